@@ -1,0 +1,1 @@
+"""Token generation: checkpoint loader, model, KV cache, scheduler, sampler, executor process."""

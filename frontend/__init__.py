@@ -1,0 +1,1 @@
+"""HTTP: routes, request models, streaming, command line and supervision."""

@@ -1,0 +1,1 @@
+"""Messages, sockets and authentication between Antiphon's processes."""

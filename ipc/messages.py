@@ -1,0 +1,266 @@
+"""The messages between frontend, engine and post-processing workers.
+
+Each direction of each link has one tagged union, named after it (`FrontendToEngine`, ...). The
+structs are frozen, array-like (a MessagePack array whose first element is the tag) and untracked
+by the garbage collector. Append new fields last, with a default: old peers then still decode.
+
+The owner of a stream (a frontend's id and epoch) is not a field: it is what the peer proved with
+`Hello` on its connection, so no message can claim to be somebody else's.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+PROTOCOL_VERSION = 1
+"""Raised with every change that an older peer would misread."""
+
+
+class Message(Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    """Base of everything on the wire."""
+
+
+# --- every link --------------------------------------------------------------------------------
+
+
+class Owner(Message):
+    """Who mints stream ids and leases: one life of one frontend. `epoch` grows at each start."""
+
+    frontend: int
+    epoch: int
+
+
+class Hello(Message, tag="hello"):
+    """First message of a frontend on each of its connections."""
+
+    version: int
+    owner: Owner
+
+
+class Refused(Message, tag="refused"):
+    """Answer to a `Hello` that cannot be served; the connection is of no use after it."""
+
+    reason: str
+
+
+class Heartbeat(Message, tag="heartbeat"):
+    """Sent by a frontend every second; answered with the peer's status."""
+
+
+class Goodbye(Message, tag="goodbye"):
+    """An orderly leave: the peer releases all that the owner still holds."""
+
+
+# --- frontend -> engine ------------------------------------------------------------------------
+
+
+class Sampling(Message):
+    """How one sequence is sampled. `temperature` 0 is greedy; None switches a filter off."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+class GenerationRequest(Message, tag="generate"):
+    """Start a sequence. Its tokens come back in `Step` frames addressed to `worker`."""
+
+    stream_id: int
+    lease: int
+    worker: int
+    prompt: list[int]
+    sampling: Sampling
+    tenant: str = ""
+
+
+class Cancel(Message, tag="cancel"):
+    """Drop a running or waiting sequence; idempotent, answered by nothing."""
+
+    stream_id: int
+    lease: int
+
+
+FrontendToEngine = Hello | GenerationRequest | Cancel | Heartbeat | Goodbye
+
+
+# --- engine -> frontend ------------------------------------------------------------------------
+# Two parts a message: [worker index as text, `Step`], which the frontend passes on undecoded, or
+# [empty, one of `EngineToFrontend`].
+
+
+class EngineInfo(Message, tag="engine_info"):
+    """What the frontend must know of the model. `context_length` is prompt plus output tokens."""
+
+    version: int
+    model: str
+    context_length: int
+    vocabulary_size: int
+
+
+class EngineStatus(Message, tag="engine_status"):
+    """Answer to a heartbeat. Counters run from the engine's start."""
+
+    running: int
+    waiting: int
+    free_blocks: int
+    total_blocks: int
+    steps: int
+    generated_tokens: int
+    prompt_tokens: int
+    preemptions: int
+    errors: int
+    rejected: int
+
+
+EngineToFrontend = EngineInfo | Refused | EngineStatus
+
+
+class Finish(Message):
+    """Why a sequence ended. A stop token that ended it is its last token."""
+
+    reason: Literal["stop", "length"]
+    cached_tokens: int = 0
+
+
+class Tokens(Message):
+    """New tokens of one sequence; `start` is the place of the first among its output tokens."""
+
+    stream_id: int
+    lease: int
+    start: int
+    ids: list[int]
+    finish: Finish | None = None
+
+
+class ErrorResponse(Message):
+    """The end of one sequence by an error. `invalid_request` is the client's mistake."""
+
+    stream_id: int
+    lease: int
+    code: Literal["invalid_request", "context_length_exceeded", "overloaded", "internal"]
+    message: str
+
+
+class Step(Message, tag="step"):
+    """What one engine step produced for one (frontend, worker); tokens come before errors."""
+
+    tokens: list[Tokens]
+    errors: list[ErrorResponse] = []
+
+
+# --- frontend -> worker ------------------------------------------------------------------------
+
+
+class ResponsesFormat(Message, tag="responses"):
+    """`POST /v1/responses`. `echo` is the members of the response object that repeat the request,
+    as JSON text without the braces around them."""
+
+    echo: bytes
+
+
+class ChatFormat(Message, tag="chat"):
+    """`POST /v1/chat/completions`."""
+
+    include_usage: bool = False
+
+
+class Open(Message, tag="open"):
+    """Create the state of a stream. Everything its output depends on, but for its tokens."""
+
+    stream_id: int
+    lease: int
+    response_id: str
+    model: str
+    created: int
+    prompt_tokens: int
+    format: ResponsesFormat | ChatFormat
+    streaming: bool
+    tools: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    parallel_tool_calls: bool = True
+    tenant: str = ""
+
+
+class Fail(Message, tag="fail"):
+    """End a stream with an error that its client is told."""
+
+    stream_id: int
+    lease: int
+    code: Literal["server_error", "overloaded"]
+    message: str
+
+
+class Abort(Message, tag="abort"):
+    """End a stream whose client is gone; nothing is sent for it any more."""
+
+    stream_id: int
+    lease: int
+
+
+FrontendToWorker = Hello | Open | Step | Fail | Abort | Heartbeat | Goodbye
+
+
+# --- worker -> frontend ------------------------------------------------------------------------
+
+
+class WorkerInfo(Message, tag="worker_info"):
+    """Answer to `Hello`."""
+
+    version: int
+    worker: int
+    pid: int
+
+
+class WorkerStatus(Message, tag="worker_status"):
+    """Answer to a heartbeat: the registry's statistics."""
+
+    live: int
+    opened: int
+    released: dict[str, int]
+    stale: int
+    not_owned: int
+    rejected: int
+    recovered: dict[str, int]
+
+
+class Terminal(Message):
+    """A stream's end as its client sees it. `status` is the HTTP status of an unstreamed reply."""
+
+    reason: Literal["final", "error"]
+    status: int
+    output_tokens: int
+    stopped_early: bool = False
+
+
+class Output(Message):
+    """Bytes for one client. `tokens` is how many of the stream's tokens all bytes up to here
+    account for, `next_sequence` the number that its next event will carry."""
+
+    stream_id: int
+    lease: int
+    tokens: int
+    next_sequence: int
+    body: bytes
+    terminal: Terminal | None = None
+
+
+class Outputs(Message, tag="outputs"):
+    """All that one message to a worker caused, in order."""
+
+    outputs: list[Output]
+
+
+class Released(Message, tag="released"):
+    """A stream that ends (or an Open that is refused) without a terminal output."""
+
+    stream_id: int
+    lease: int
+    reason: Literal["not_owned", "expired", "moved"]
+
+
+WorkerToFrontend = WorkerInfo | Refused | Outputs | Released | WorkerStatus

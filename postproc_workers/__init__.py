@@ -1,0 +1,1 @@
+"""Harmony streams, their registry, the encoders of each API's events, and the worker process."""
