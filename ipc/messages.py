@@ -23,38 +23,38 @@ class Message(Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fie
 # --- every link --------------------------------------------------------------------------------
 
 
-class Owner(Message):
+class Owner(Message, frozen=True):
     """Who mints stream ids and leases: one life of one frontend. `epoch` grows at each start."""
 
     frontend: int
     epoch: int
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, frozen=True, tag="hello"):
     """First message of a frontend on each of its connections."""
 
     version: int
     owner: Owner
 
 
-class Refused(Message, tag="refused"):
+class Refused(Message, frozen=True, tag="refused"):
     """Answer to a `Hello` that cannot be served; the connection is of no use after it."""
 
     reason: str
 
 
-class Heartbeat(Message, tag="heartbeat"):
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
     """Sent by a frontend every second; answered with the peer's status."""
 
 
-class Goodbye(Message, tag="goodbye"):
+class Goodbye(Message, frozen=True, tag="goodbye"):
     """An orderly leave: the peer releases all that the owner still holds."""
 
 
 # --- frontend -> engine ------------------------------------------------------------------------
 
 
-class Sampling(Message):
+class Sampling(Message, frozen=True):
     """How one sequence is sampled. `temperature` 0 is greedy; None switches a filter off."""
 
     max_tokens: int
@@ -67,7 +67,7 @@ class Sampling(Message):
     min_tokens: int = 0
 
 
-class GenerationRequest(Message, tag="generate"):
+class GenerationRequest(Message, frozen=True, tag="generate"):
     """Start a sequence. Its tokens come back in `Step` frames addressed to `worker`."""
 
     stream_id: int
@@ -78,7 +78,7 @@ class GenerationRequest(Message, tag="generate"):
     tenant: str = ""
 
 
-class Cancel(Message, tag="cancel"):
+class Cancel(Message, frozen=True, tag="cancel"):
     """Drop a running or waiting sequence; idempotent, answered by nothing."""
 
     stream_id: int
@@ -93,7 +93,7 @@ FrontendToEngine = Hello | GenerationRequest | Cancel | Heartbeat | Goodbye
 # [empty, one of `EngineToFrontend`].
 
 
-class EngineInfo(Message, tag="engine_info"):
+class EngineInfo(Message, frozen=True, tag="engine_info"):
     """What the frontend must know of the model. `context_length` is prompt plus output tokens."""
 
     version: int
@@ -102,7 +102,7 @@ class EngineInfo(Message, tag="engine_info"):
     vocabulary_size: int
 
 
-class EngineStatus(Message, tag="engine_status"):
+class EngineStatus(Message, frozen=True, tag="engine_status"):
     """Answer to a heartbeat. Counters run from the engine's start."""
 
     running: int
@@ -120,14 +120,14 @@ class EngineStatus(Message, tag="engine_status"):
 EngineToFrontend = EngineInfo | Refused | EngineStatus
 
 
-class Finish(Message):
+class Finish(Message, frozen=True):
     """Why a sequence ended. A stop token that ended it is its last token."""
 
     reason: Literal["stop", "length"]
     cached_tokens: int = 0
 
 
-class Tokens(Message):
+class Tokens(Message, frozen=True):
     """New tokens of one sequence; `start` is the place of the first among its output tokens."""
 
     stream_id: int
@@ -137,7 +137,7 @@ class Tokens(Message):
     finish: Finish | None = None
 
 
-class ErrorResponse(Message):
+class ErrorResponse(Message, frozen=True):
     """The end of one sequence by an error. `invalid_request` is the client's mistake."""
 
     stream_id: int
@@ -146,7 +146,7 @@ class ErrorResponse(Message):
     message: str
 
 
-class Step(Message, tag="step"):
+class Step(Message, frozen=True, tag="step"):
     """What one engine step produced for one (frontend, worker); tokens come before errors."""
 
     tokens: list[Tokens]
@@ -156,20 +156,20 @@ class Step(Message, tag="step"):
 # --- frontend -> worker ------------------------------------------------------------------------
 
 
-class ResponsesFormat(Message, tag="responses"):
+class ResponsesFormat(Message, frozen=True, tag="responses"):
     """`POST /v1/responses`. `echo` is the members of the response object that repeat the request,
     as JSON text without the braces around them."""
 
     echo: bytes
 
 
-class ChatFormat(Message, tag="chat"):
+class ChatFormat(Message, frozen=True, tag="chat"):
     """`POST /v1/chat/completions`."""
 
     include_usage: bool = False
 
 
-class Open(Message, tag="open"):
+class Open(Message, frozen=True, tag="open"):
     """Create the state of a stream. Everything its output depends on, but for its tokens."""
 
     stream_id: int
@@ -186,7 +186,7 @@ class Open(Message, tag="open"):
     tenant: str = ""
 
 
-class Fail(Message, tag="fail"):
+class Fail(Message, frozen=True, tag="fail"):
     """End a stream with an error that its client is told."""
 
     stream_id: int
@@ -195,7 +195,7 @@ class Fail(Message, tag="fail"):
     message: str
 
 
-class Abort(Message, tag="abort"):
+class Abort(Message, frozen=True, tag="abort"):
     """End a stream whose client is gone; nothing is sent for it any more."""
 
     stream_id: int
@@ -208,7 +208,7 @@ FrontendToWorker = Hello | Open | Step | Fail | Abort | Heartbeat | Goodbye
 # --- worker -> frontend ------------------------------------------------------------------------
 
 
-class WorkerInfo(Message, tag="worker_info"):
+class WorkerInfo(Message, frozen=True, tag="worker_info"):
     """Answer to `Hello`."""
 
     version: int
@@ -216,7 +216,7 @@ class WorkerInfo(Message, tag="worker_info"):
     pid: int
 
 
-class WorkerStatus(Message, tag="worker_status"):
+class WorkerStatus(Message, frozen=True, tag="worker_status"):
     """Answer to a heartbeat: the registry's statistics."""
 
     live: int
@@ -228,7 +228,7 @@ class WorkerStatus(Message, tag="worker_status"):
     recovered: dict[str, int]
 
 
-class Terminal(Message):
+class Terminal(Message, frozen=True):
     """A stream's end as its client sees it. `status` is the HTTP status of an unstreamed reply."""
 
     reason: Literal["final", "error"]
@@ -237,7 +237,7 @@ class Terminal(Message):
     stopped_early: bool = False
 
 
-class Output(Message):
+class Output(Message, frozen=True):
     """Bytes for one client. `tokens` is how many of the stream's tokens all bytes up to here
     account for, `next_sequence` the number that its next event will carry."""
 
@@ -249,13 +249,13 @@ class Output(Message):
     terminal: Terminal | None = None
 
 
-class Outputs(Message, tag="outputs"):
+class Outputs(Message, frozen=True, tag="outputs"):
     """All that one message to a worker caused, in order."""
 
     outputs: list[Output]
 
 
-class Released(Message, tag="released"):
+class Released(Message, frozen=True, tag="released"):
     """A stream that ends (or an Open that is refused) without a terminal output."""
 
     stream_id: int
