@@ -9,12 +9,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from ipc.messages import (
     Abort,
     Fail,
     Finish,
+    FrontendToWorker,
+    Goodbye,
+    Heartbeat,
+    Hello,
     Open,
     Output,
     Outputs,
@@ -92,17 +96,40 @@ class Registry:
         """Streams whose state is held now."""
         return sum(len(owned.live) for owned in self._owners.values())
 
-    def statistics(self, rejected: int = 0, not_owned: int = 0) -> WorkerStatus:
-        """The counters, with what the worker's socket had to refuse added."""
+    def statistics(self) -> WorkerStatus:
+        """The counters; `rejected` is the socket's to fill in."""
         return WorkerStatus(
             live=self.live,
             opened=self.opened,
             released=dict(self.released),
             stale=self.stale,
-            not_owned=self.not_owned + not_owned,
-            rejected=rejected,
+            not_owned=self.not_owned,
+            rejected=0,
             recovered=dict(self.recovered),
         )
+
+    def handle(
+        self, owner: Owner, message: FrontendToWorker, now: int
+    ) -> Outputs | Released | WorkerStatus | None:
+        """Act on any message that a frontend sends; what is returned goes back to `owner`."""
+        match message:
+            case Step():
+                return self.step(owner, message, now)
+            case Open():
+                return self.open(owner, message, now)
+            case Abort():
+                self.abort(owner, message)
+            case Fail():
+                return self.fail(owner, message, now)
+            case Hello():
+                self.owner_arrived(owner)
+            case Goodbye():
+                self.owner_lost(owner)
+            case Heartbeat():
+                return self.statistics()
+            case _:
+                assert_never(message)
+        return None
 
     def owner_arrived(self, owner: Owner) -> None:
         """Make room for an owner; earlier lives of the same frontend are lost."""
