@@ -83,14 +83,11 @@ class PromptRenderer:
     def __init__(self) -> None:
         install_vocabulary()
         self._encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+        self.stop_token_ids = tuple(sorted(self._encoding.stop_tokens_for_assistant_actions()))
+        """The tokens that end an assistant's turn."""
         self._tools: OrderedDict[bytes, list[int]] = OrderedDict()
         self._system = lru_cache(maxsize=16)(self._render_system)
         self._header = lru_cache(maxsize=256)(self._encode)
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """The tokens that end an assistant's turn, in the order of their ids."""
-        return tuple(sorted(self._encoding.stop_tokens_for_assistant_actions()))
 
     def render(self, conversation: Conversation, today: date) -> list[int]:
         """The prompt's token ids, from the system message to `<|start|>assistant`.
@@ -158,7 +155,10 @@ class PromptRenderer:
 
     def _render_tools(self, tools: tuple[FunctionTool, ...]) -> list[int]:
         content = DeveloperContent.new().with_function_tools([_described(tool) for tool in tools])
-        message = self._encoding.render(Message.from_role_and_content(Role.DEVELOPER, content))
+        try:
+            message = self._encoding.render(Message.from_role_and_content(Role.DEVELOPER, content))
+        except ValueError as error:  # a number that its JSON reader finds too large, for one
+            raise InvalidRequestError(f"Invalid 'tools': {error}.", param="tools") from error
         return message[message.index(MESSAGE) + 1 : -1]
 
     def _turn(self, turn: Turn) -> list[int]:
