@@ -136,10 +136,9 @@ class _Builder:
 
 
 def with_preambles(turns: Sequence[Turn]) -> list[Turn]:
-    """Answers that are followed by a call or by more reasoning before one become preambles.
+    """Answers with a call after them in the same turn become preambles.
 
-    A client may lose the phase of a message; an answer to the user is never followed by a call
-    in the same turn.
+    Clients lose the phase of a message, and the model never calls after it has answered.
     """
     found: list[Turn] = []
     calling = False

@@ -166,7 +166,7 @@ Content = Annotated[
 ]
 
 
-def text_of(content: "str | list[TextPart | RefusalPart | OtherPart]") -> str:
+def text_of(content: str | list[TextPart | RefusalPart | OtherPart]) -> str:
     """The text of a message; parts stand on lines of their own."""
     if isinstance(content, str):
         return content

@@ -277,7 +277,7 @@ RUNS = {
 def test_long_runs_are_encoded_in_linear_time(
     renderer: PromptRenderer, harmony: oracle.HarmonyEncoding, piece: str
 ) -> None:
-    """Unbounded, the letters take 2.8 s and the emoji 40 s of the event loop."""
+    """Unbounded, the letters take about 3 s and the emoji 40 s of the event loop."""
     text = (piece * 100_000)[:100_000]
     start = perf_counter()
     tokens = renderer.encode(text)
