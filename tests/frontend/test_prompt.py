@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import date
-from time import perf_counter
 
 import openai_harmony as oracle
 import pytest
@@ -274,14 +273,24 @@ RUNS = {
 
 
 @pytest.mark.parametrize("piece", RUNS.values(), ids=RUNS)
-def test_long_runs_are_encoded_in_linear_time(
-    renderer: PromptRenderer, harmony: oracle.HarmonyEncoding, piece: str
+def test_no_long_run_reaches_the_encoder_in_one_piece(
+    renderer: PromptRenderer,
+    harmony: oracle.HarmonyEncoding,
+    piece: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Unbounded, the letters take about 3 s and the emoji 40 s of the event loop."""
+    """Uncut, 100,000 letters would hold the event loop for 3 s and the emoji for 40 s."""
     text = (piece * 100_000)[:100_000]
-    start = perf_counter()
+    encode, pieces = renderer._encode, list[str]()
+
+    def record(text: str) -> list[int]:
+        pieces.append(text)
+        return encode(text)
+
+    monkeypatch.setattr(renderer, "_encode", record)
     tokens = renderer.encode(text)
-    assert perf_counter() - start < 1.5
+    assert "".join(pieces) == text
+    assert not any(end - start > 2 * MAX_RUN for p in pieces for start, end in long_runs(p))
     assert harmony.decode(tokens) == text
     assert control_tokens(harmony, tokens) == []
 

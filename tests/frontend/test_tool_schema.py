@@ -106,7 +106,7 @@ VALUES = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=5)
     | st.sampled_from(["string", "object", "array", "null", "#", "#/a", "#/$defs/a", "<|end|>"]),
     lambda child: st.lists(child, max_size=3) | st.dictionaries(KEYS, child, max_size=4),
