@@ -65,6 +65,10 @@ class EngineClient:
         if self._link is not None:
             self._link.send((codec.encode(message),))
 
+    def heartbeat(self) -> None:
+        """To be called about every second."""
+        self.send(Heartbeat())
+
     async def refresh(self, timeout: float) -> None:
         """Bring `status` up to date, waiting at most `timeout` seconds."""
         if self.info is None:
@@ -107,7 +111,8 @@ class EngineClient:
             case EngineInfo():
                 self.info = message
             case Refused():
-                self.refused = message.reason
+                if message.permanent:
+                    self.refused = message.reason
                 if self._link is not None:
                     self._link.close()
                     self._lost(f"it refuses this frontend: {message.reason}")

@@ -1,10 +1,11 @@
 """The frontend's streams: who waits for which bytes, and what to tell engine and worker when one
-ends. Sans-IO: what is to be sent goes to the handed-in pool and engine, nothing is awaited.
+ends. What is to be sent goes to the handed-in pool and engine; only a stream's reader waits.
 
 Every stream that is opened here is closed here, exactly once; its worker and the engine are told
 unless they ended it themselves.
 """
 
+import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -64,20 +65,26 @@ class Generation:
 class StreamHandle:
     """One client's stream: bytes to send come out of `take` in order, then the `terminal`.
 
-    `notify` is called, if set, whenever there is something new; `close` must be called.
+    `overflowed` is set when the client lags too far behind. `close` must be called.
     """
 
     def __init__(self, opening: Open, worker: int, close: Callable[["StreamHandle"], None]) -> None:
         self.opening = opening
         self.worker = worker
         self.terminal: Terminal | None = None
-        self.overflowed = False
+        self.overflowed = asyncio.Event()
         self.closed = False
-        self.notify: Callable[[], None] | None = None
         self.next_sequence = 0
         self._close = close
         self._pieces: deque[bytes] = deque()
         self._buffered = 0
+        self._changed = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until there is something to take, or nothing more will come."""
+        while not self._pieces and self.terminal is None:
+            self._changed.clear()
+            await self._changed.wait()
 
     def deliver(self, output: Output) -> None:
         """Take one output of the worker; nothing after the terminal one, or after closing."""
@@ -88,9 +95,9 @@ class StreamHandle:
         if output.body:
             self._pieces.append(output.body)
             self._buffered += len(output.body)
-            self.overflowed = self._buffered > MAX_BUFFERED_BYTES
-        if self.notify is not None:
-            self.notify()
+            if self._buffered > MAX_BUFFERED_BYTES:
+                self.overflowed.set()
+        self._changed.set()
 
     def take(self) -> bytes:
         """All bytes that have come since the last call."""
@@ -100,9 +107,9 @@ class StreamHandle:
         return taken
 
     @property
-    def ready(self) -> bool:
-        """Whether there is anything to take, or nothing more to wait for."""
-        return bool(self._pieces) or self.terminal is not None
+    def has_bytes(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(self._pieces)
 
     def fail(self, failure: Failure, now: int) -> None:
         """End the stream here, because its worker cannot."""

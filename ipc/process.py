@@ -6,6 +6,9 @@ import sys
 import threading
 from collections.abc import Callable
 
+EXIT_CONFIGURATION = 78
+"""Exit status of a process that will not come up however often it is started (EX_CONFIG)."""
+
 WATCH_PARENT = "--watch-parent"
 """Command line flag: standard input is a pipe that the parent holds open while it lives."""
 

@@ -48,10 +48,12 @@ class PoolEvents(Protocol):
 
 
 class Pool(ABC):
-    """Workers by number. `load` is the frontend's own count of the streams it has on each."""
+    """Workers by number. `load` is the frontend's own count of the streams it has on each;
+    `refused` says why a worker does not accept this frontend, if one does not."""
 
     def __init__(self, workers: int) -> None:
         self.load = [0] * workers
+        self.refused: str | None = None
         self.status: list[WorkerStatus | None] = [None] * workers
 
     @property
@@ -151,7 +153,6 @@ class LinkedPool(Pool):
     ) -> None:
         super().__init__(workers=len(addresses))
         self.rejections = Rejections("workers")
-        self.refused: str | None = None
         self._context = context
         self._addresses = addresses
         self._owner = owner
@@ -232,7 +233,8 @@ class LinkedPool(Pool):
             case WorkerInfo():
                 self._connections[worker].up = True
             case Refused():
-                self.refused = message.reason
+                if message.permanent:
+                    self.refused = message.reason
                 self._drop(worker, f"it refuses this frontend: {message.reason}")
 
     def _drop(self, worker: int, reason: str) -> None:
