@@ -4,32 +4,41 @@ import argparse
 import asyncio
 import logging
 import sys
+from pathlib import Path
 
 import msgspec
 import uvicorn
 import uvloop
 
 from frontend.app import make_app
-from frontend.keys import KeyFileError
+from frontend.keys import KeyFileError, KeyRing
 from frontend.prompt import PromptRenderer
 from frontend.service import Service
 from frontend.settings import FrontendSettings
 from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT, end_with_parent
-from ipc.security import SecurityError
+from ipc.security import CurveKey, SecurityError
 from ipc.vocabulary import VocabularyError
 
 
 async def serve(settings: FrontendSettings) -> str | None:
-    """Serve until SIGTERM or SIGINT, or until engine or workers refuse; then their reason."""
+    """Serve until SIGTERM or SIGINT, or until engine or workers refuse; then their reason.
+
+    Raises VocabularyError, KeyFileError or SecurityError where a file is not as it must be.
+    """
     renderer = PromptRenderer()
+    keys = KeyRing.load(Path(settings.api_keys)) if settings.api_keys else None
+    curve_key = CurveKey.load(Path(settings.curve_key)) if settings.curve_key else None
     refusals: list[str] = []
 
     def refused(reason: str) -> None:
         refusals.append(reason)
         server.should_exit = True
 
+    def make_service() -> Service:
+        return Service(settings, renderer, refused, keys=keys, curve_key=curve_key)
+
     config = uvicorn.Config(
-        make_app(lambda: Service(settings, renderer, refused)),
+        make_app(make_service),
         host=settings.host,
         port=settings.port,
         loop="uvloop",

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import zmq
 
@@ -34,21 +33,23 @@ class Service:
         settings: FrontendSettings,
         renderer: PromptRenderer,
         refused: Callable[[str], None],
+        *,
+        keys: KeyRing | None = None,
+        curve_key: CurveKey | None = None,
     ) -> None:
         self.settings = settings
         self.renderer = renderer
-        self.keys = KeyRing.load(Path(settings.api_keys)) if settings.api_keys else None
+        self.keys = keys
         self.draining = False
         self._refused = refused
         owner = Owner(0, time.time_ns())
-        key = CurveKey.load(settings.key_file) if settings.key_file else None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.pool: Pool = (
-            LinkedPool(self._context, settings.workers, owner, self, key=key)
+            LinkedPool(self._context, settings.workers, owner, self, key=curve_key)
             if settings.workers
             else InlinePool(owner, self)
         )
-        self.engine = EngineClient(self._context, settings.engine, owner, self, key=key)
+        self.engine = EngineClient(self._context, settings.engine, owner, self, key=curve_key)
         self.streams = Streams(self.pool, self.engine, settings.max_streams)
         self._heart = asyncio.get_running_loop().create_task(self._beat())
 

@@ -1,7 +1,5 @@
 """What one run is told: made by the command line, handed to each process as JSON."""
 
-from pathlib import Path
-
 import msgspec
 
 DEFAULT_MAX_STREAMS = 4096
@@ -21,7 +19,3 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_seconds: int = 120
     drain_seconds: float = 30.0
     log_level: str = "warning"
-
-    @property
-    def key_file(self) -> Path | None:
-        return Path(self.curve_key) if self.curve_key else None
