@@ -82,7 +82,7 @@ def random_tensors(config: dict[str, Any], dtype: torch.dtype = torch.float32) -
 
 def quantized(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors with MXFP4 experts."""
-    result = {}
+    result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(("gate_up_proj", "down_proj")):
             blocks, scales = mxfp4.quantize(tensor.transpose(1, 2).contiguous())
@@ -101,7 +101,7 @@ def save(
     if shards == 1:
         save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
         return directory
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for shard in range(shards):
         file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
         part = dict(list(tensors.items())[shard::shards])

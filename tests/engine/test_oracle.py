@@ -26,7 +26,7 @@ Oracle = Callable[[Sequence[int]], Tensor]
 def load_oracle(directory: Path) -> Oracle:
     model = GptOssForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    )
 
     @torch.inference_mode()
     def logits(tokens: Sequence[int]) -> Tensor:
