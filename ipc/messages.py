@@ -150,7 +150,7 @@ class Step(Message, frozen=True, tag="step"):
     """What one engine step produced for one (frontend, worker); tokens come before errors."""
 
     tokens: list[Tokens]
-    errors: list[ErrorResponse] = []
+    errors: tuple[ErrorResponse, ...] = ()
 
 
 # --- frontend -> worker ------------------------------------------------------------------------
