@@ -81,7 +81,7 @@ def test_bad_config_files(tmp_path: Path, text: str | None, said: str) -> None:
 
 def test_missing_shard(tiny: Path) -> None:
     (tiny / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="00002-of-00002.safetensors is missing"):
+    with pytest.raises(CheckpointError, match=r"00002-of-00002\.safetensors is missing"):
         load(tiny)
 
 
@@ -117,7 +117,7 @@ def test_missing_experts(tmp_path: Path) -> None:
     config = small_config(num_hidden_layers=1)
     tensors = random_tensors(config)
     del tensors["model.layers.0.mlp.experts.down_proj"]
-    with pytest.raises(CheckpointError, match="neither .*down_proj nor .*down_proj_blocks"):
+    with pytest.raises(CheckpointError, match=r"neither .*down_proj nor .*down_proj_blocks"):
         load(save(tmp_path, config, tensors))
 
 
