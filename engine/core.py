@@ -11,7 +11,7 @@ from typing import Protocol
 
 from engine.admission import RequestError, check_request
 from engine.ledger import Ledger
-from engine.outbox import ErrorCode, Outbox, Steps
+from engine.outbox import Addressed, ErrorCode, Outbox, Steps
 from engine.scheduler import Scheduled, Scheduler
 from engine.sequence import Sequence
 from ipc.messages import EngineInfo, EngineStatus, GenerationRequest, Owner
@@ -103,15 +103,14 @@ class ModelCore:
             return
         if (replaced := self._ledger.find(owner, request.stream_id)) is not None:
             self._remove(replaced)
-        sequence = self._sequence(owner, request)
         try:
             check_request(request, self.info)
+            if len(self._scheduler.waiting) >= self._max_waiting:
+                raise RequestError("overloaded", "too many requests wait for this engine")
         except RequestError as error:
-            self._say_error(sequence, error.code, str(error))
+            self._say_error(owner, request, error.code, str(error))
             return
-        if len(self._scheduler.waiting) >= self._max_waiting:
-            self._say_error(sequence, "overloaded", "too many requests wait for this engine")
-            return
+        sequence = self._sequence(owner, request)
         self._ledger.add(sequence)
         self._scheduler.add(sequence)
 
@@ -128,7 +127,7 @@ class ModelCore:
     def shut_down(self) -> None:
         for sequence in self._ledger.everything():
             self._remove(sequence)
-            self._say_error(sequence, "overloaded", SHUTTING_DOWN)
+            self._say_error(sequence.owner, sequence, "overloaded", SHUTTING_DOWN)
 
     def wait(self) -> float | None:
         return 0.0 if self._outbox or len(self._ledger) else None
@@ -137,7 +136,7 @@ class ModelCore:
         plan = self._scheduler.schedule()
         for sequence in plan.outgrown:
             self._ledger.remove(sequence)
-            self._say_error(sequence, "context_length_exceeded", OUTGROWN)
+            self._say_error(sequence.owner, sequence, "context_length_exceeded", OUTGROWN)
         if plan.scheduled:
             self._steps += 1
             self._run(plan.scheduled)
@@ -183,12 +182,7 @@ class ModelCore:
                 for item in scheduled:
                     self._run([item])
                 return
-            sequence = scheduled[0].sequence
-            log.exception("stream %d of %s failed", sequence.stream_id, sequence.owner)
-            self._remove(sequence)
-            self._say_error(
-                sequence, "internal", f"the engine failed on this request ({type(error).__name__})"
-            )
+            self._fail(scheduled[0].sequence, error)
             return
         for item, token in zip(scheduled, tokens, strict=True):
             self._accept(item, token)
@@ -205,12 +199,18 @@ class ModelCore:
         finish = sequence.append(token)
         if finish is not None:
             self._remove(sequence)
-        self._outbox.tokens(sequence, start, [token], finish)
+        self._outbox.tokens(sequence.owner, sequence, start, [token], finish)
 
     def _remove(self, sequence: Sequence) -> None:
         self._ledger.remove(sequence)
         self._scheduler.remove(sequence)
 
-    def _say_error(self, sequence: Sequence, code: ErrorCode, message: str) -> None:
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        log.error("stream %d of %s", sequence.stream_id, sequence.owner, exc_info=error)
+        self._remove(sequence)
+        reason = f"the engine failed on this request ({type(error).__name__})"
+        self._say_error(sequence.owner, sequence, "internal", reason)
+
+    def _say_error(self, owner: Owner, to: Addressed, code: ErrorCode, message: str) -> None:
         self._errors += 1
-        self._outbox.error(sequence, code, message)
+        self._outbox.error(owner, to, code, message)

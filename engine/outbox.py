@@ -2,7 +2,6 @@
 
 from typing import Literal, Protocol
 
-from engine.ledger import Leased
 from ipc.messages import ErrorResponse, Finish, Owner, Step, Tokens
 
 Destination = tuple[Owner, int]
@@ -11,9 +10,13 @@ Steps = dict[Destination, Step]
 ErrorCode = Literal["invalid_request", "context_length_exceeded", "overloaded", "internal"]
 
 
-class Addressed(Leased, Protocol):
-    """A sequence, and the worker that its tokens go to."""
+class Addressed(Protocol):
+    """What names a sequence to its worker: the request's own fields."""
 
+    @property
+    def stream_id(self) -> int: ...
+    @property
+    def lease(self) -> int: ...
     @property
     def worker(self) -> int: ...
 
@@ -28,15 +31,17 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._tokens or self._errors)
 
-    def tokens(self, to: Addressed, start: int, ids: list[int], finish: Finish | None) -> None:
+    def tokens(
+        self, owner: Owner, to: Addressed, start: int, ids: list[int], finish: Finish | None
+    ) -> None:
         """Say new tokens of a sequence."""
         message = Tokens(to.stream_id, to.lease, start, ids, finish)
-        self._tokens.setdefault((to.owner, to.worker), []).append(message)
+        self._tokens.setdefault((owner, to.worker), []).append(message)
 
-    def error(self, to: Addressed, code: ErrorCode, message: str) -> None:
+    def error(self, owner: Owner, to: Addressed, code: ErrorCode, message: str) -> None:
         """Say that a sequence ends by an error."""
         response = ErrorResponse(to.stream_id, to.lease, code, message)
-        self._errors.setdefault((to.owner, to.worker), []).append(response)
+        self._errors.setdefault((owner, to.worker), []).append(response)
 
     def discard(self, owner: Owner) -> None:
         """Drop what waits for an owner that is gone."""
