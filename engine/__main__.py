@@ -1,0 +1,95 @@
+"""The engine process: `python -m engine --listen ADDRESS --model demo|DIRECTORY`."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import zmq
+
+from engine.executor import add_process_options, serve
+from ipc.security import SecurityError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the process."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine: %(message)s")
+    # Idle OpenMP threads otherwise spin, on cores that the other processes need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # After the options, and after the environment: importing torch takes seconds and reads it.
+    from engine.build import EngineOptions, build_core
+    from engine.config import CheckpointError
+
+    try:
+        core = build_core(
+            checkpoint_directory(options.model),
+            EngineOptions(
+                name=options.name or Path(options.model).resolve().name,
+                dtype=options.dtype,
+                threads=options.threads,
+                context_length=options.context_length,
+                blocks=options.blocks,
+                block_size=options.block_size,
+                max_sequences=options.max_sequences,
+                max_step_tokens=options.max_step_tokens,
+                max_waiting=options.max_waiting,
+            ),
+        )
+        serve(core, options)
+    except (CheckpointError, SecurityError, ValueError, zmq.ZMQError) as error:
+        sys.exit(f"engine: {error}")
+
+
+def checkpoint_directory(model: str) -> Path:
+    """The directory of `model`, a path or `demo`."""
+    return Path(model)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
+    parser.add_argument("--model", default="demo", help="`demo` or a Hugging Face directory")
+    parser.add_argument("--name", help="what clients call the model; default: its directory's name")
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="of torch")
+    parser.add_argument("--context-length", type=_positive, metavar="N", help="in tokens")
+    parser.add_argument("--blocks", type=_positive, metavar="N", help="of the KV cache")
+    parser.add_argument(
+        "--block-size", type=_positive, default=16, metavar="N", help="tokens a block (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-sequences",
+        type=_positive,
+        default=64,
+        metavar="N",
+        help="that run at once (%(default)s)",
+    )
+    parser.add_argument(
+        "--max-step-tokens",
+        type=_positive,
+        default=512,
+        metavar="N",
+        help="computed in one step, at least --max-sequences (%(default)s)",
+    )
+    parser.add_argument(
+        "--max-waiting",
+        type=_positive,
+        default=4096,
+        metavar="N",
+        help="requests that wait before more are turned away (%(default)s)",
+    )
+    add_process_options(parser)
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+if __name__ == "__main__":
+    main()
