@@ -15,7 +15,12 @@ from frontend.keys import KeyFileError, KeyRing
 from frontend.prompt import PromptRenderer
 from frontend.service import Service
 from frontend.settings import FrontendSettings
-from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT, end_with_parent
+from ipc.process import (
+    EXIT_CONFIGURATION,
+    add_parent_option,
+    end_with_parent,
+    log_to_standard_error,
+)
 from ipc.security import CurveKey, SecurityError
 from ipc.vocabulary import VocabularyError
 
@@ -58,13 +63,10 @@ async def serve(settings: FrontendSettings) -> str | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", required=True, help="FrontendSettings as JSON")
-    parser.add_argument(WATCH_PARENT, action="store_true")
+    add_parent_option(parser)
     options = parser.parse_args()
     settings = msgspec.json.decode(options.settings, type=FrontendSettings)
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s frontend: %(message)s",
-    )
+    log_to_standard_error("frontend", settings.log_level)
     if options.watch_parent:
         end_with_parent()
     try:
