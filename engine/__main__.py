@@ -7,16 +7,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import zmq
-
-from engine.executor import add_process_options, serve
+from engine.executor import serve
+from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
 from ipc.security import SecurityError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the process."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine: %(message)s")
+    log_to_standard_error("engine", options.log_level)
     # Idle OpenMP threads otherwise spin, on cores that the other processes need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # After the options, and after the environment: importing torch takes seconds and reads it.
@@ -39,8 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ),
         )
         serve(core, options)
-    except (CheckpointError, SecurityError, ValueError, zmq.ZMQError) as error:
-        sys.exit(f"engine: {error}")
+    except (CheckpointError, SecurityError, ValueError) as error:
+        logging.getLogger(__name__).critical("%s", error)
+        sys.exit(EXIT_CONFIGURATION)
 
 
 def checkpoint_directory(model: str) -> Path:

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import zmq
 from msgspec import Struct
 
 from engine.admission import RequestError, check_request
 from engine.core import SHUTTING_DOWN
-from engine.executor import add_process_options, serve
+from engine.executor import serve
 from engine.ledger import Ledger
 from engine.outbox import Addressed, ErrorCode, Outbox, Steps
 from ipc.messages import (
@@ -33,10 +32,14 @@ from ipc.messages import (
     GenerationRequest,
     Owner,
 )
+from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
 from ipc.security import SecurityError
 from ipc.vocabulary import SIZE
 
 INFO = EngineInfo(PROTOCOL_VERSION, "scripted", context_length=131_072, vocabulary_size=SIZE)
+
+
+log = logging.getLogger(__name__)
 
 
 class ScriptedError(Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,13 +283,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the process."""
     parser = argparse.ArgumentParser(prog="python -m engine.scripted", description=__doc__)
     parser.add_argument("--scripts", type=Path, required=True, metavar="FILE", help="JSON file")
+    parser.add_argument("--name", default=INFO.model, help="what clients call the model")
+    parser.add_argument(
+        "--context-length", type=int, default=INFO.context_length, metavar="N", help="in tokens"
+    )
     add_process_options(parser)
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s scripted engine: %(message)s")
+    log_to_standard_error("scripted engine", options.log_level)
+    info = msgspec.structs.replace(INFO, model=options.name, context_length=options.context_length)
     try:
-        serve(ScriptedCore(load_scripts(options.scripts), time.monotonic), options)
-    except (ScriptFileError, SecurityError, zmq.ZMQError) as error:
-        sys.exit(f"scripted engine: {error}")
+        serve(ScriptedCore(load_scripts(options.scripts), time.monotonic, info), options)
+    except (ScriptFileError, SecurityError) as error:
+        log.critical("%s", error)
+        sys.exit(EXIT_CONFIGURATION)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_sigterm_ends_in_order(address: str, scripts: Path) -> None:
 
 
 def test_the_end_of_stdin_ends_it(address: str, scripts: Path) -> None:
-    options = ("--listen", address, "--scripts", str(scripts), "--exit-with-stdin")
+    options = ("--listen", address, "--scripts", str(scripts), "--watch-parent")
     with started("engine.scripted", *options) as process, Client(address):
         assert process.stdin is not None
         process.stdin.close()
@@ -115,7 +115,8 @@ def test_tcp_needs_a_key(scripts: Path, tmp_path: Path) -> None:
         assert "tcp:// needs a CURVE key" in process.stderr.read()
     key_file = tmp_path / "key"
     CurveKey.generate().save(key_file)
-    with started("engine.scripted", *options, "--key-file", str(key_file)) as process:
+    secured = (*options, "--curve-key", str(key_file), "--log-level", "info")
+    with started("engine.scripted", *secured) as process:
         assert process.stderr is not None
         assert "scripted listens at tcp://127.0.0.1:" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
