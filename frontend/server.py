@@ -3,7 +3,9 @@
 import argparse
 import asyncio
 import logging
+import socket
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,21 @@ from ipc.process import (
 from ipc.security import CurveKey, SecurityError
 from ipc.vocabulary import VocabularyError
 
+CLOSE_SECONDS = 1
+"""How long a drained server waits for connections to close."""
+
+
+class DrainingServer(uvicorn.Server):
+    """Lets the running requests end before it closes their connections."""
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._drain = drain
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._drain()
+        await super().shutdown(sockets)
+
 
 async def serve(settings: FrontendSettings) -> str | None:
     """Serve until SIGTERM or SIGINT, or until engine or workers refuse; then their reason.
@@ -39,8 +56,15 @@ async def serve(settings: FrontendSettings) -> str | None:
         refusals.append(reason)
         server.should_exit = True
 
+    services: list[Service] = []
+
     def make_service() -> Service:
-        return Service(settings, renderer, refused, keys=keys, curve_key=curve_key)
+        services.append(Service(settings, renderer, refused, keys=keys, curve_key=curve_key))
+        return services[0]
+
+    async def drain() -> None:
+        for service in services:
+            await service.drain()
 
     config = uvicorn.Config(
         make_app(make_service),
@@ -53,9 +77,9 @@ async def serve(settings: FrontendSettings) -> str | None:
         access_log=False,
         log_level=settings.log_level,
         timeout_keep_alive=settings.keep_alive_seconds,
-        timeout_graceful_shutdown=int(settings.drain_seconds),
+        timeout_graceful_shutdown=CLOSE_SECONDS,
     )
-    server = uvicorn.Server(config)
+    server = DrainingServer(config, drain)
     await server.serve()
     return refusals[0] if refusals else None
 

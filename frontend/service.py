@@ -20,6 +20,8 @@ from postproc_workers.pool import InlinePool, LinkedPool, Pool
 _logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
+FAREWELL_SECONDS = 2.0
+"""How long the last clients get to read that the server is shutting down."""
 
 
 class Service:
@@ -69,10 +71,16 @@ class Service:
         """Bring the status of workers and engine up to date, in at most `timeout` seconds."""
         await asyncio.gather(self.pool.refresh(timeout), self.engine.refresh(timeout))
 
-    async def stop(self) -> None:
-        """End what is still live with an error, then leave."""
+    async def drain(self) -> None:
+        """Take no more requests, and let the running ones end, the last of them by an error."""
         self.draining = True
-        self.streams.fail_all("overloaded", "the server is shutting down")
+        if not await _within(self.settings.drain_seconds, self.streams.none_live):
+            self.streams.fail_all("overloaded", "the server is shutting down")
+            await _within(FAREWELL_SECONDS, self.streams.none_live)
+
+    async def stop(self) -> None:
+        """Leave; what is still live is released."""
+        self.draining = True
         self._heart.cancel()
         self.pool.close()
         self.engine.close()
@@ -101,3 +109,13 @@ class Service:
             reason = self.engine.refused or self.pool.refused
             if reason is not None:
                 self._refused(reason)
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    """Whether the event comes in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -148,6 +148,8 @@ class Streams:
     ) -> None:
         self.ended: Counter[str] = Counter()
         self.stale_outputs = 0
+        self.none_live = asyncio.Event()
+        self.none_live.set()
         self._pool = pool
         self._engine = engine
         self._max_streams = max_streams
@@ -174,6 +176,7 @@ class Streams:
         opening = generation.make_open(stream_id, lease)
         handle = StreamHandle(opening, worker, self._closed)
         self._live[stream_id] = handle
+        self.none_live.clear()
         self._pool.load[worker] += 1
         self._pool.send(worker, opening)
         self._engine.send(
@@ -226,6 +229,8 @@ class Streams:
     def _closed(self, handle: StreamHandle) -> None:
         opening, terminal = handle.opening, handle.terminal
         del self._live[opening.stream_id]
+        if not self._live:
+            self.none_live.set()
         self._pool.load[handle.worker] -= 1
         if terminal is None:
             self._pool.send(handle.worker, Abort(opening.stream_id, opening.lease))
