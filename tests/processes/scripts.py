@@ -16,6 +16,7 @@ CALL = (
     "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json"
     '<|message|>{"city": "Paris"}<|call|>'
 )
+LONG_TOKENS = 4_009
 ENDLESS = "<|channel|>final<|message|>" + " word" * 500
 
 
@@ -42,8 +43,9 @@ def write_scripts(directory: Path) -> Path:
     """The script file, a script for each Seed. Paced ones have a step every 2 ms."""
     answer, call, endless = _tokens(ANSWER), _tokens(CALL), _tokens(ENDLESS)
     error = {"code": "internal", "message": "the executor failed"}
-    long = _tokens("<|channel|>analysis<|message|>") + _tokens(" word") * 4_000
-    long += _tokens("<|end|><|start|>assistant<|channel|>final<|message|>Done.<|return|>")
+    begin = _tokens("<|channel|>analysis<|message|>")
+    end = _tokens("<|end|><|start|>assistant<|channel|>final<|message|>Done.<|return|>")
+    long = begin + _tokens(" word") * (LONG_TOKENS - len(begin) - len(end)) + end
     scripts: dict[Seed, dict[str, object]] = {
         Seed.ANSWER: {"tokens": answer},
         Seed.CALL: {"tokens": call, "tokens_per_step": 3},
@@ -57,7 +59,7 @@ def write_scripts(directory: Path) -> Path:
         },
         Seed.SILENT: {"tokens": answer[:4], "then": "hang"},
         Seed.ALL_AT_ONCE: {"tokens": answer, "tokens_per_step": 1000},
-        Seed.LONG: {"tokens": long[:4_009], "tokens_per_step": 16, "then": "stop"},
+        Seed.LONG: {"tokens": long, "tokens_per_step": 64, "interval": 0.0005},
     }
     path = directory / "scripts.json"
     path.write_bytes(msgspec.json.encode({"scripts": [scripts[seed] for seed in Seed]}))

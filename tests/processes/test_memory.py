@@ -4,11 +4,10 @@ from pathlib import Path
 
 import psutil
 
-from tests.processes.scripts import Seed
+from tests.processes.scripts import LONG_TOKENS, Seed
 from tests.processes.test_generation import RESPONSES, streamed
 from tests.servers import Server, running
 
-TURN_TOKENS = 4_009
 LEAK_BYTES = 44 * 1024
 """What one such turn left behind in the servers that this project is to replace."""
 
@@ -33,7 +32,7 @@ def test_long_turns_leave_no_memory_in_the_worker(scripts: Path) -> None:
         def serve(turns: int) -> None:
             for _ in range(turns):
                 final = streamed(server, RESPONSES, Seed.LONG)[-1]["response"]
-                assert final["usage"]["output_tokens"] == TURN_TOKENS
+                assert final["usage"]["output_tokens"] == LONG_TOKENS
 
         serve(40)
         before = private_bytes(worker)
