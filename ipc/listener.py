@@ -124,7 +124,7 @@ class Listener(Generic[T]):
             owner = self._owners.get(identity)
             if owner is None:
                 self.not_owned += 1
-                self._refuse(identity, "this connection has not said Hello")
+                self._refuse(identity, "this connection has not said Hello", permanent=False)
                 continue
             self._peers[owner].last_heard = self._clock()
             return owner, message
@@ -183,8 +183,8 @@ class Listener(Generic[T]):
         self.send(hello.owner, self._info_parts)
         return True
 
-    def _refuse(self, identity: bytes, reason: str) -> None:
-        payload = codec.encode(messages.Refused(reason))
+    def _refuse(self, identity: bytes, reason: str, *, permanent: bool = True) -> None:
+        payload = codec.encode(messages.Refused(reason, permanent))
         parts = [identity, *self._info_parts[:-1], payload]
         try:
             self._socket.send_multipart(parts, zmq.NOBLOCK)
