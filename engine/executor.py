@@ -6,11 +6,6 @@ in it. All decisions are the core's.
 
 import argparse
 import logging
-import os
-import signal
-import threading
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import zmq
@@ -28,7 +23,7 @@ from ipc.messages import (
     Hello,
     Owner,
 )
-from ipc.security import CurveKey
+from ipc.process import curve_key, end_with_parent, on_termination
 
 log = logging.getLogger(__name__)
 
@@ -118,45 +113,20 @@ class Executor:
         log.warning("%d messages could not be sent", self._listener.unsent)
 
 
-def add_process_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every engine process."""
-    parser.add_argument("--listen", required=True, metavar="ADDRESS", help="ipc:// or tcp://")
-    parser.add_argument(
-        "--key-file", type=Path, metavar="FILE", help="CURVE key, needed for tcp://"
-    )
-    parser.add_argument(
-        "--exit-with-stdin",
-        action="store_true",
-        help="end when standard input does: with the parent process, if it is a pipe of it",
-    )
-
-
 def serve(core: EngineCore, options: argparse.Namespace) -> None:
-    """Serve `core` at the address of the options until SIGTERM, SIGINT or, if so asked, the end of
-    standard input. To be called in the main thread. Raises SecurityError and zmq.ZMQError if it
-    cannot listen."""
-    key = CurveKey.load(options.key_file) if options.key_file else None
+    """Serve `core` as the options of `ipc.process` say, until SIGTERM, SIGINT or, if so asked, the
+    end of standard input. To be called in the main thread. Raises SecurityError and zmq.ZMQError
+    if it cannot listen there."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        listener: EngineListener = Listener(
-            context, options.listen, codec.frontend_to_engine, core.info, key=key
-        )
-        try:
-            executor = Executor(core, listener)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: executor.stop())
-            if options.exit_with_stdin:
-                threading.Thread(target=_await_eof, args=(executor.stop,), daemon=True).start()
-            log.info("%s listens at %s", core.info.model, listener.address)
-            executor.run()
-        finally:
-            listener.close()
-    finally:
-        context.term()
-
-
-def _await_eof(then: Callable[[], None]) -> None:
-    # Not sys.stdin: a thread that holds its lock at exit aborts the interpreter.
-    while os.read(0, 4096):
-        pass
-    then()
+    key = curve_key(options)
+    listener: EngineListener = Listener(
+        context, options.listen, codec.frontend_to_engine, core.info, key=key
+    )
+    executor = Executor(core, listener)
+    on_termination(executor.stop)
+    if options.watch_parent:
+        end_with_parent()
+    log.info("%s listens at %s", core.info.model, listener.address)
+    executor.run()
+    listener.close()
+    context.term()

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import zmq
 from msgspec import Struct
 
 from engine.admission import RequestError, check_request
 from engine.core import SHUTTING_DOWN
-from engine.executor import add_process_options, serve
+from engine.executor import serve
 from engine.ledger import Ledger
 from engine.outbox import Addressed, ErrorCode, Outbox, Steps
 from ipc.messages import (
@@ -33,6 +32,7 @@ from ipc.messages import (
     GenerationRequest,
     Owner,
 )
+from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
 from ipc.security import SecurityError
 from ipc.vocabulary import SIZE
 
@@ -279,14 +279,20 @@ def _replay(owner: Owner, request: GenerationRequest, script: Script) -> Replay:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the process."""
     parser = argparse.ArgumentParser(prog="python -m engine.scripted", description=__doc__)
-    parser.add_argument("--scripts", type=Path, required=True, metavar="FILE", help="JSON file")
+    parser.add_argument("--script", type=Path, required=True, metavar="FILE", help="JSON file")
+    parser.add_argument("--name", default=INFO.model, help="what clients call the model")
+    parser.add_argument(
+        "--context-length", type=int, default=INFO.context_length, metavar="N", help="in tokens"
+    )
     add_process_options(parser)
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s scripted engine: %(message)s")
+    log_to_standard_error("scripted engine", options.log_level)
+    info = msgspec.structs.replace(INFO, model=options.name, context_length=options.context_length)
     try:
-        serve(ScriptedCore(load_scripts(options.scripts), time.monotonic), options)
-    except (ScriptFileError, SecurityError, zmq.ZMQError) as error:
-        sys.exit(f"scripted engine: {error}")
+        serve(ScriptedCore(load_scripts(options.script), time.monotonic, info), options)
+    except (ScriptFileError, SecurityError) as error:
+        logging.getLogger(__name__).critical("%s", error)
+        sys.exit(EXIT_CONFIGURATION)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import argparse
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +57,9 @@ def end_with_parent() -> None:
     """Send this process SIGTERM when the parent closes our standard input, be it by dying."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not through sys.stdin: a thread that holds its lock at exit aborts the interpreter.
+        while os.read(0, 4096):
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="parent watch", daemon=True).start()
