@@ -19,7 +19,7 @@ class Model:
     """Weights and KV cache of one model.
 
     `blocks` blocks of `block_size` tokens are reserved; their memory is touched as they are first
-    used.
+    used. Sliding layers keep all tokens too: a block is a block of every layer.
     """
 
     def __init__(
