@@ -12,7 +12,7 @@ token's place; results [T, Hq, D] with log-sum-exp [T, Hq] in fp32.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 import torch
 from torch import Tensor
@@ -42,15 +42,16 @@ class Cache:
 
 def runs_of(table: Sequence[int], block_size: int, first: int, end: int) -> list[Run]:
     """The slots of a sequence's tokens first..end-1, as runs of contiguous slots."""
-    runs: list[Run] = []
-    for index in range(first // block_size, -(-end // block_size)):
-        start = max(first, index * block_size)
-        slot = table[index] * block_size + start % block_size
-        size = min(end, (index + 1) * block_size) - start
-        if runs and sum(runs[-1]) == slot:
-            runs[-1] = (runs[-1][0], runs[-1][1] + size)
-        else:
-            runs.append((slot, size))
+    if first == end:
+        return []
+    lowest = first // block_size
+    blocks = table[lowest : -(-end // block_size)]
+    breaks = [i for i, (a, b) in enumerate(pairwise(blocks), start=1) if b != a + 1]
+    runs = []
+    for index, beyond in pairwise([0, *breaks, len(blocks)]):
+        place = (lowest + index) * block_size
+        start, stop = max(first, place), min(end, (lowest + beyond) * block_size)
+        runs.append((blocks[index] * block_size + start - place, stop - start))
     return runs
 
 
@@ -115,21 +116,21 @@ class AttentionPlan:
         return self._tiles(item, rows, self._window)
 
     def _gathered(self, items: Sequence[Slice]) -> "_GatheredDecode":
-        sizes = [self._context(item) for item in items]
-        starts = [item.position + 1 - size for item, size in zip(items, sizes, strict=True)]
+        contexts = [self._context(item) for item in items]
+        starts = [item.position + 1 - size for item, size in zip(items, contexts, strict=True)]
         firsts = [start // self._block_size for start in starts]
         tables = torch.nn.utils.rnn.pad_sequence(
             [torch.tensor(item.table[f:]) for item, f in zip(items, firsts, strict=True)], True
         )
-        sizes_, places = torch.tensor(sizes).unsqueeze(1), torch.arange(max(sizes))
+        sizes = torch.tensor(contexts).unsqueeze(1)
+        places = torch.arange(max(contexts))
         # The padding repeats the last slot of the sequence: an unused slot may hold NaN.
-        tokens = torch.tensor(starts).remainder(self._block_size).unsqueeze(1) + torch.minimum(
-            places, sizes_ - 1
-        )
+        tokens = torch.minimum(places, sizes - 1)
+        tokens += torch.tensor(starts).remainder(self._block_size).unsqueeze(1)
         blocks = tables.gather(1, tokens // self._block_size)
         slots = blocks * self._block_size + tokens % self._block_size
-        even = min(sizes) == max(sizes)
-        mask = None if even else _additive(places < sizes_, self._dtype)[:, None, None]
+        even = min(contexts) == max(contexts)
+        mask = None if even else _additive(places < sizes, self._dtype)[:, None, None]
         return _GatheredDecode(slice(0, len(items)), slots, mask)
 
     def _tiles(self, item: Slice, rows: slice, window: int) -> "_Tiles":
