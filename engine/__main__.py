@@ -12,6 +12,8 @@ from engine.executor import serve
 from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
 from ipc.security import SecurityError
 
+log = logging.getLogger(__name__)
+
 DEMO = "demo"
 """Names the built-in model."""
 DEMO_NAME = "antiphon-demo"
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _give_up(error: Exception) -> NoReturn:
-    logging.getLogger(__name__).critical("%s", error)
+    log.critical("%s", error)
     sys.exit(EXIT_CONFIGURATION)
 
 

@@ -114,19 +114,24 @@ class Executor:
 
 
 def serve(core: EngineCore, options: argparse.Namespace) -> None:
-    """Serve `core` as the options of `ipc.process` say, until SIGTERM, SIGINT or, if so asked, the
-    end of standard input. To be called in the main thread. Raises SecurityError and zmq.ZMQError
-    if it cannot listen there."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    """Serve `core` as the options of ipc.process say, until SIGTERM, SIGINT or the parent's end.
+
+    To be called in the main thread. Raises SecurityError and zmq.ZMQError if it cannot listen.
+    """
     key = curve_key(options)
-    listener: EngineListener = Listener(
-        context, options.listen, codec.frontend_to_engine, core.info, key=key
-    )
-    executor = Executor(core, listener)
-    on_termination(executor.stop)
-    if options.watch_parent:
-        end_with_parent()
-    log.info("%s listens at %s", core.info.model, listener.address)
-    executor.run()
-    listener.close()
-    context.term()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        listener: EngineListener = Listener(
+            context, options.listen, codec.frontend_to_engine, core.info, key=key
+        )
+        try:
+            executor = Executor(core, listener)
+            on_termination(executor.stop)
+            if options.watch_parent:
+                end_with_parent()
+            log.info("%s listens at %s", core.info.model, listener.address)
+            executor.run()
+        finally:
+            listener.close()
+    finally:
+        context.term()

@@ -36,6 +36,8 @@ from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard
 from ipc.security import SecurityError
 from ipc.vocabulary import SIZE
 
+log = logging.getLogger(__name__)
+
 INFO = EngineInfo(PROTOCOL_VERSION, "scripted", context_length=131_072, vocabulary_size=SIZE)
 
 
@@ -279,7 +281,7 @@ def _replay(owner: Owner, request: GenerationRequest, script: Script) -> Replay:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the process."""
     parser = argparse.ArgumentParser(prog="python -m engine.scripted", description=__doc__)
-    parser.add_argument("--script", type=Path, required=True, metavar="FILE", help="JSON file")
+    parser.add_argument("--scripts", type=Path, required=True, metavar="FILE", help="JSON file")
     parser.add_argument("--name", default=INFO.model, help="what clients call the model")
     parser.add_argument(
         "--context-length", type=int, default=INFO.context_length, metavar="N", help="in tokens"
@@ -289,9 +291,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     log_to_standard_error("scripted engine", options.log_level)
     info = msgspec.structs.replace(INFO, model=options.name, context_length=options.context_length)
     try:
-        serve(ScriptedCore(load_scripts(options.script), time.monotonic, info), options)
+        serve(ScriptedCore(load_scripts(options.scripts), time.monotonic, info), options)
     except (ScriptFileError, SecurityError) as error:
-        logging.getLogger(__name__).critical("%s", error)
+        log.critical("%s", error)
         sys.exit(EXIT_CONFIGURATION)
 
 

@@ -129,7 +129,7 @@ def serve(
     """Serve a model over the OpenAI API."""
     name = served_model_name or ("antiphon-demo" if model == DEMO else Path(model).resolve().name)
     if script is not None:
-        engine = ["engine.scripted", "--script", str(script)]
+        engine = ["engine.scripted", "--scripts", str(script)]
     else:
         engine = ["engine", "--model", model, "--dtype", dtype.value]
         engine += _given("--blocks", blocks) + _given("--threads", threads)

@@ -57,7 +57,7 @@ def end_with_parent() -> None:
     """Send this process SIGTERM when the parent closes our standard input, be it by dying."""
 
     def watch() -> None:
-        # Not through sys.stdin: a thread that holds its lock at exit aborts the interpreter.
+        # Not sys.stdin: a thread that holds its lock at exit aborts the interpreter.
         while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)

@@ -51,7 +51,7 @@ def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_sigterm_ends_in_order(address: str, scripts: Path) -> None:
-    options = ("--listen", address, "--script", str(scripts))
+    options = ("--listen", address, "--scripts", str(scripts))
     with started("engine.scripted", *options) as process, Client(address) as client:
         client.send(make_request(1, max_tokens=9))
         client.hear_steps(2)
@@ -61,7 +61,7 @@ def test_sigterm_ends_in_order(address: str, scripts: Path) -> None:
 
 
 def test_the_end_of_stdin_ends_it(address: str, scripts: Path) -> None:
-    options = ("--listen", address, "--script", str(scripts), "--watch-parent")
+    options = ("--listen", address, "--scripts", str(scripts), "--watch-parent")
     with started("engine.scripted", *options) as process, Client(address):
         assert process.stdin is not None
         process.stdin.close()
@@ -94,8 +94,8 @@ def test_a_model_generates(address: str, checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "options", "said"),
     [
-        ("engine", ["--model", "nowhere"], "CRITICAL engine: cannot read nowhere/config.json"),
-        ("engine.scripted", ["--script", "nowhere.json"], "No such file"),
+        ("engine", ["--model", "nowhere"], "engine: cannot read nowhere/config.json"),
+        ("engine.scripted", ["--scripts", "nowhere.json"], "No such file"),
         ("engine", ["--blocks", "0"], "must be at least 1, not 0"),
     ],
 )
@@ -114,15 +114,14 @@ def test_scripts_need_no_torch() -> None:
 
 
 def test_tcp_needs_a_key(scripts: Path, tmp_path: Path) -> None:
-    options = ("--listen", "tcp://127.0.0.1:*", "--script", str(scripts))
+    options = ("--listen", "tcp://127.0.0.1:*", "--scripts", str(scripts))
     with started("engine.scripted", *options) as process:
         assert process.stderr is not None
         assert "tcp:// needs a CURVE key" in process.stderr.read()
     key_file = tmp_path / "key"
     CurveKey.generate().save(key_file)
-    with started(
-        "engine.scripted", *options, "--curve-key", str(key_file), "--log-level", "info"
-    ) as process:
+    secured = (*options, "--curve-key", str(key_file), "--log-level", "info")
+    with started("engine.scripted", *secured) as process:
         assert process.stderr is not None
         assert "scripted listens at tcp://127.0.0.1:" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
