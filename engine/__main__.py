@@ -28,11 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # After the options and the environment: importing torch takes seconds and reads them.
     from engine.build import EngineOptions, build_core
     from engine.config import CheckpointError
-    from engine.demo.expand import DemoError, demo_checkpoint
 
     demo = options.model == DEMO
     try:
-        directory = demo_checkpoint() if demo else Path(options.model)
+        directory = _demo_directory() if demo else Path(options.model)
         core = build_core(
             directory,
             EngineOptions(
@@ -47,12 +46,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 max_waiting=options.max_waiting,
             ),
         )
-    except (CheckpointError, DemoError, ValueError) as error:
+    except (CheckpointError, ValueError) as error:
         _give_up(error)
     try:
         serve(core, options)
     except SecurityError as error:
         _give_up(error)
+
+
+def _demo_directory() -> Path:
+    from engine.config import CheckpointError
+    from engine.demo.expand import DemoError, demo_checkpoint
+
+    try:
+        return demo_checkpoint()
+    except DemoError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def _give_up(error: Exception) -> NoReturn:
