@@ -6,10 +6,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from engine.executor import serve
 from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
 from ipc.security import SecurityError
+
+log = logging.getLogger(__name__)
+
+DEMO = "demo"
+"""Names the built-in model."""
+DEMO_NAME = "antiphon-demo"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -18,15 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     log_to_standard_error("engine", options.log_level)
     # Idle OpenMP threads otherwise spin, on cores that the other processes need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # After the options, and after the environment: importing torch takes seconds and reads it.
+    # After the options and the environment: importing torch takes seconds and reads them.
     from engine.build import EngineOptions, build_core
     from engine.config import CheckpointError
 
+    demo = options.model == DEMO
     try:
+        directory = _demo_directory() if demo else Path(options.model)
         core = build_core(
-            checkpoint_directory(options.model),
+            directory,
             EngineOptions(
-                name=options.name or Path(options.model).resolve().name,
+                name=options.name or (DEMO_NAME if demo else directory.resolve().name),
                 dtype=options.dtype,
                 threads=options.threads,
                 context_length=options.context_length,
@@ -37,20 +46,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 max_waiting=options.max_waiting,
             ),
         )
+    except (CheckpointError, ValueError) as error:
+        _give_up(error)
+    try:
         serve(core, options)
-    except (CheckpointError, SecurityError, ValueError) as error:
-        logging.getLogger(__name__).critical("%s", error)
-        sys.exit(EXIT_CONFIGURATION)
+    except SecurityError as error:
+        _give_up(error)
 
 
-def checkpoint_directory(model: str) -> Path:
-    """The directory of `model`, a path or `demo`."""
-    return Path(model)
+def _demo_directory() -> Path:
+    from engine.config import CheckpointError
+    from engine.demo.expand import DemoError, demo_checkpoint
+
+    try:
+        return demo_checkpoint()
+    except DemoError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _give_up(error: Exception) -> NoReturn:
+    log.critical("%s", error)
+    sys.exit(EXIT_CONFIGURATION)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
-    parser.add_argument("--model", default="demo", help="`demo` or a Hugging Face directory")
+    parser.add_argument("--model", default=DEMO, help="`demo` or a Hugging Face directory")
     parser.add_argument("--name", help="what clients call the model; default: its directory's name")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--threads", type=_positive, metavar="N", help="of torch")

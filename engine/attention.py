@@ -12,7 +12,7 @@ token's place; results [T, Hq, D] with log-sum-exp [T, Hq] in fp32.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 import torch
 from torch import Tensor
@@ -26,9 +26,10 @@ with 8)."""
 SHORT_RUN = 128
 """Runs that are shorter than this on average are gathered."""
 
-Rows = slice | Tensor
 Run = tuple[int, int]
 """First slot and number of tokens."""
+Piece = slice | Tensor
+"""Slots that are read in one call: a range of them in place, or any [1, S] as a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,16 @@ class Cache:
 
 def runs_of(table: Sequence[int], block_size: int, first: int, end: int) -> list[Run]:
     """The slots of a sequence's tokens first..end-1, as runs of contiguous slots."""
-    runs: list[Run] = []
-    for index in range(first // block_size, -(-end // block_size)):
-        start = max(first, index * block_size)
-        slot = table[index] * block_size + start % block_size
-        size = min(end, (index + 1) * block_size) - start
-        if runs and sum(runs[-1]) == slot:
-            runs[-1] = (runs[-1][0], runs[-1][1] + size)
-        else:
-            runs.append((slot, size))
+    if first == end:
+        return []
+    lowest = first // block_size
+    blocks = table[lowest : -(-end // block_size)]
+    breaks = [i for i, (a, b) in enumerate(pairwise(blocks), start=1) if b != a + 1]
+    runs = []
+    for index, beyond in pairwise([0, *breaks, len(blocks)]):
+        place = (lowest + index) * block_size
+        start, stop = max(first, place), min(end, (lowest + beyond) * block_size)
+        runs.append((blocks[index] * block_size + start - place, stop - start))
     return runs
 
 
@@ -108,25 +110,27 @@ class AttentionPlan:
     def _part(self, item: Slice, rows: slice) -> "_Decode | _Chunk | _Tiles":
         end = item.position + item.count
         if item.count == 1:
-            return _Decode(rows, self._runs(item, end - self._context(item), end))
+            return _Decode(rows, _pieces(self._runs(item, end - self._context(item), end)))
         if self._window is None or end <= self._window:
-            return _Chunk(rows, self._runs(item, 0, item.position))
+            return _Chunk(rows, _pieces(self._runs(item, 0, item.position)))
         return self._tiles(item, rows, self._window)
 
     def _gathered(self, items: Sequence[Slice]) -> "_GatheredDecode":
-        sizes = [self._context(item) for item in items]
-        # The padding repeats a slot of the sequence itself: an unused slot may hold NaN.
-        slots = torch.nn.utils.rnn.pad_sequence(
-            [
-                slots_of(self._runs(item, item.position + 1 - size, item.position + 1))
-                for item, size in zip(items, sizes, strict=True)
-            ],
-            batch_first=True,
-            padding_value=-1,
+        contexts = [self._context(item) for item in items]
+        starts = [item.position + 1 - size for item, size in zip(items, contexts, strict=True)]
+        firsts = [start // self._block_size for start in starts]
+        tables = torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor(item.table[f:]) for item, f in zip(items, firsts, strict=True)], True
         )
-        padding = slots < 0
-        slots = torch.where(padding, slots[:, :1], slots)
-        mask = _additive(~padding, self._dtype)[:, None, None] if min(sizes) < max(sizes) else None
+        sizes = torch.tensor(contexts).unsqueeze(1)
+        places = torch.arange(max(contexts))
+        # The padding repeats the last slot of the sequence: an unused slot may hold NaN.
+        tokens = torch.minimum(places, sizes - 1)
+        tokens += torch.tensor(starts).remainder(self._block_size).unsqueeze(1)
+        blocks = tables.gather(1, tokens // self._block_size)
+        slots = blocks * self._block_size + tokens % self._block_size
+        even = min(contexts) == max(contexts)
+        mask = None if even else _additive(places < sizes, self._dtype)[:, None, None]
         return _GatheredDecode(slice(0, len(items)), slots, mask)
 
     def _tiles(self, item: Slice, rows: slice, window: int) -> "_Tiles":
@@ -171,15 +175,15 @@ class _GatheredDecode:
 
 @dataclass(frozen=True, slots=True)
 class _Decode:
-    """One query of one sequence over its runs."""
+    """One query of one sequence over the pieces of its context."""
 
     rows: slice
-    runs: list[Run]
+    pieces: list[Piece]
 
     def attend(self, queries: Tensor, fresh: Cache, cache: Cache) -> tuple[Tensor, Tensor]:
         _, heads, width = queries.shape
         grouped = queries.view(1, cache.keys.shape[1], -1, width)
-        out, lse = _merge([_flash(grouped, k, v) for k, v in _pieces(cache, self.runs)])
+        out, lse = _merge([_flash(grouped, k, v) for k, v in _read(cache, self.pieces)])
         return out.reshape(1, heads, width), lse.reshape(1, heads)
 
 
@@ -188,7 +192,7 @@ class _Chunk:
     """Several queries of one sequence: all of its context, then causally their own keys."""
 
     rows: slice
-    context: list[Run]
+    context: list[Piece]
 
     def attend(self, queries: Tensor, fresh: Cache, cache: Cache) -> tuple[Tensor, Tensor]:
         count, heads, width = queries.shape
@@ -202,7 +206,7 @@ class _Chunk:
         )
         results = [_flash(grouped, own_keys, own_values, causal=True)]
         flat = grouped.reshape(kv_heads, 1, -1, width)
-        for keys, values in _pieces(cache, self.context):
+        for keys, values in _read(cache, self.context):
             out, lse = _flash(flat, keys.transpose(0, 1), values.transpose(0, 1))
             results.append((out.reshape(grouped.shape), lse.reshape(grouped.shape[:-1])))
         out, lse = _merge(results)
@@ -246,16 +250,23 @@ def _gather(cache: Cache, slots: Tensor) -> tuple[Tensor, Tensor]:
     return keys, values
 
 
-def _pieces(cache: Cache, runs: list[Run]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Keys and values [1, Hkv, S, D] of the runs: views, or one copy where runs are short."""
+def _pieces(runs: list[Run]) -> list[Piece]:
+    """The runs as views, or, where they are short, all of them as one copy."""
     if len(runs) > 1 and sum(size for _, size in runs) < SHORT_RUN * len(runs):
-        yield _gather(cache, slots_of(runs).unsqueeze(0))
-        return
-    for start, size in runs:
-        keys, values = (
-            x[start : start + size].transpose(0, 1).unsqueeze(0) for x in (cache.keys, cache.values)
-        )
-        yield keys, values
+        return [slots_of(runs).unsqueeze(0)]
+    return [slice(start, start + size) for start, size in runs]
+
+
+def _read(cache: Cache, pieces: list[Piece]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Keys and values [1, Hkv, S, D] of each piece."""
+    for piece in pieces:
+        if isinstance(piece, slice):
+            keys, values = (
+                x[piece].transpose(0, 1).unsqueeze(0) for x in (cache.keys, cache.values)
+            )
+            yield keys, values
+        else:
+            yield _gather(cache, piece)
 
 
 def _flash(

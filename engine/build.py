@@ -10,10 +10,12 @@ import torch
 from engine.block_pool import BlockPool
 from engine.config import GptOssConfig, read_config
 from engine.core import ModelCore
+from engine.head import ExactHead, Head, RefinedHead
 from engine.loader import load_weights
 from engine.model import Model
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
+from engine.weights import Weights
 from ipc.messages import PROTOCOL_VERSION, EngineInfo
 
 TINY_HIDDEN_SIZE = 256
@@ -59,8 +61,7 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
         BlockPool(blocks), options.block_size, options.max_sequences, options.max_step_tokens
     )
     weights = load_weights(directory, config, dtype)
-    exact = options.dtype != "auto"
-    model = Model(config, weights, blocks, options.block_size, exact_logits=exact)
+    model = Model(config, weights, make_head(weights, options.dtype), blocks, options.block_size)
     seeds = random.SystemRandom()
     return ModelCore(
         info, ModelRunner(model), scheduler, lambda: seeds.getrandbits(63), options.max_waiting
@@ -75,10 +76,17 @@ def default_threads(config: GptOssConfig) -> int:
 
 
 def model_dtype(config: GptOssConfig, name: str) -> torch.dtype:
-    """`auto` is fp32 for a tiny model (its last product on bf16 operands) and bf16 otherwise."""
+    """`auto` is fp32 for a tiny model and bf16 otherwise."""
     if name == "auto":
         name = "float32" if config.hidden_size <= TINY_HIDDEN_SIZE else "bfloat16"
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def make_head(weights: Weights, dtype: str) -> Head:
+    """Exact logits where fp32 is asked for by name."""
+    if dtype == "float32":
+        return ExactHead(weights.unembedding)
+    return RefinedHead(weights.unembedding)
 
 
 def default_blocks(config: GptOssConfig, dtype: torch.dtype, block_size: int) -> int:

@@ -23,7 +23,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def load_weights(directory: Path, config: GptOssConfig, dtype: torch.dtype) -> Weights:
-    """Load all weights in `dtype` (the embedding keeps its own). Raises CheckpointError."""
+    """Load all weights in `dtype`, but for embedding and unembedding. Raises CheckpointError."""
     with _open(directory) as checkpoint, torch.inference_mode():
         return _Loader(checkpoint, config, dtype).weights()
 
@@ -87,21 +87,17 @@ class _Loader:
     def weights(self) -> Weights:
         config = self._config
         rows = (config.vocabulary_size, config.hidden_size)
-        # Rows are converted as they are looked up, so a bf16 embedding is not blown up to fp32.
+        # Both in their stored dtype: the embedding's rows are converted as they are looked up, and
+        # the unembedding by the head that multiplies with it.
         embedding = self._checkpoint.read("model.embed_tokens.weight", *rows).clone()
         tied = config.tied_embeddings and "lm_head.weight" not in self._checkpoint
-        unembedding = embedding if tied else self._checkpoint.read("lm_head.weight", *rows)
+        unembedding = embedding if tied else self._checkpoint.read("lm_head.weight", *rows).clone()
         return Weights(
             embedding=embedding,
             layers=[self._layer(index) for index in range(config.layers)],
             norm=self._read("model.norm.weight", config.hidden_size),
-            unembedding=self._unembedding(unembedding),
+            unembedding=unembedding,
         )
-
-    def _unembedding(self, stored: Tensor) -> Tensor:
-        if self._dtype == torch.float32:
-            return stored.to(self._dtype).t().contiguous().t()
-        return stored.to(self._dtype, copy=True)
 
     def _read(self, name: str, *shape: int) -> Tensor:
         return self._checkpoint.read(name, *shape).to(self._dtype, copy=True)

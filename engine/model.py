@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from engine.attention import AttentionPlan, Cache, runs_of, slots_of
+from engine.attention import AttentionPlan, Cache, runs_of
 from engine.batch import Slice
 from engine.config import GptOssConfig, RopeConfig
 from engine.experts import experts_forward
+from engine.head import Head
 from engine.weights import AttentionWeights, LayerWeights, Weights
 
 
@@ -19,23 +19,16 @@ class Model:
     """Weights and KV cache of one model.
 
     `blocks` blocks of `block_size` tokens are reserved; their memory is touched as they are first
-    used. With `exact_logits` off, an fp32 model's last product rounds the hidden state to bf16
-    (and, on CPUs that multiply bf16, the unembedding too), with fp32 results: half the time where
-    the vocabulary dominates, and the noise of a bf16 model only there.
+    used. Sliding layers keep all tokens too: a block is a block of every layer.
     """
 
     def __init__(
-        self,
-        config: GptOssConfig,
-        weights: Weights,
-        blocks: int,
-        block_size: int,
-        exact_logits: bool = True,
+        self, config: GptOssConfig, weights: Weights, head: Head, blocks: int, block_size: int
     ) -> None:
         self.config = config
         self._weights = weights
         self._dtype = weights.norm.dtype
-        self._exact_logits = exact_logits
+        self._head = head
         self._block_size = block_size
         shape = (config.layers, 2, blocks * block_size, config.kv_heads, config.head_dim)
         self._caches = [Cache(*layer) for layer in torch.empty(shape, dtype=self._dtype)]
@@ -45,8 +38,8 @@ class Model:
     def forward(self, slices: Sequence[Slice], wanted: Sequence[bool] | None = None) -> Tensor:
         """Run the slices, writing their keys and values to the cache.
 
-        Returns the logits after the last token of each slice, fp32 [slices, V], or of those that
-        are `wanted`.
+        Returns the final hidden state of the last token of each slice, [slices, D], or of those
+        that are `wanted`.
         """
         order = sorted(range(len(slices)), key=lambda i: _row_order(slices[i]))
         ordered = [slices[i] for i in order]
@@ -54,7 +47,12 @@ class Model:
         last = torch.tensor([item.count for item in ordered]).cumsum(0) - 1
         row_of = dict(zip(order, last.tolist(), strict=True))
         kept = [row_of[i] for i in range(len(slices)) if wanted is None or wanted[i]]
-        return self._logits(hidden[kept])
+        return self._norm(hidden[kept], self._weights.norm)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of final hidden states [T, D]: fp32 [T, V]."""
+        return self._head(hidden)
 
     def _layers(self, slices: Sequence[Slice]) -> Tensor:
         config = self.config
@@ -63,7 +61,7 @@ class Model:
             for window in set(config.windows)
         }
         tokens = torch.tensor([token for item in slices for token in item.tokens])
-        slots = torch.cat([self._slots(item) for item in slices])
+        slots = torch.tensor([slot for item in slices for slot in self._slots(item)])
         rotation = self._rotation(slices)
         hidden = F.embedding(tokens, self._weights.embedding).to(self._dtype)
         for layer, cache in zip(self._weights.layers, self._caches, strict=True):
@@ -111,24 +109,21 @@ class Model:
         out = plan.attend(queries, Cache(keys, values), cache, weights.sinks)
         return F.linear(out.flatten(1), weights.output, weights.output_bias)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        normed = self._norm(hidden, self._weights.norm)
-        if self._exact_logits or self._dtype != torch.float32:
-            return F.linear(normed, self._weights.unembedding).float()
-        with _bf16_products():
-            return F.linear(normed, self._weights.unembedding)
-
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(hidden, weight.shape, weight, self.config.rms_norm_eps)
+        # Written out: torch's rms_norm takes three times as long for a few short rows.
+        wide = hidden.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.config.rms_norm_eps)
+        return (wide * scale * weight).to(hidden.dtype)
 
-    def _slots(self, item: Slice) -> Tensor:
+    def _slots(self, item: Slice) -> Iterator[int]:
         end = item.position + item.count
-        return slots_of(runs_of(item.table, self._block_size, item.position, end))
+        for start, size in runs_of(item.table, self._block_size, item.position, end):
+            yield from range(start, start + size)
 
     def _rotation(self, slices: Sequence[Slice]) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each token's angles, [T, 1, head_dim / 2]."""
-        positions = torch.cat(
-            [torch.arange(item.position, item.position + item.count) for item in slices]
+        positions = torch.tensor(
+            [item.position + offset for item in slices for offset in range(item.count)]
         )
         angles = (positions.unsqueeze(1) * self._frequencies).unsqueeze(1)
         factor = self.config.rope.attention_factor
@@ -168,13 +163,3 @@ def _dimension(turns: float, rope: RopeConfig, head_dim: int) -> float:
     """The pair of dimensions that turns this often within the original context."""
     period = rope.original_context / (turns * 2 * math.pi)
     return head_dim * math.log(period) / (2 * math.log(rope.theta))
-
-
-@contextmanager
-def _bf16_products() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

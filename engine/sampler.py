@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.largest import largest
+
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would leave fp32's range."""
-HEAD = 1024
-"""top_p looks at this many most likely tokens first; a sort of all is about 50 times as slow."""
 
 
 class NotFiniteError(Exception):
@@ -50,30 +50,50 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     for row, draw in zip(logits, draws, strict=True):
         if draw.banned:
             row[list(draw.banned)] = -torch.inf
-    highest, greedy = logits.max(-1)
+    greedy = [index for index, draw in enumerate(draws) if draw.temperature < GREEDY_BELOW]
+    best = iter(_greedy(logits if len(greedy) == len(draws) else logits[greedy]))
+    return [
+        next(best) if draw.temperature < GREEDY_BELOW else _draw(row / draw.temperature, draw)
+        for row, draw in zip(logits, draws, strict=True)
+    ]
+
+
+def _greedy(logits: Tensor) -> list[int]:
+    highest, tokens = largest(logits, 1)
     if not highest.isfinite().all():
         raise NotFiniteError("the model's logits are not finite")
-    tokens: list[int] = greedy.tolist()
-    for index, draw in enumerate(draws):
-        if draw.temperature >= GREEDY_BELOW:
-            tokens[index] = _draw((logits[index] - highest[index]) / draw.temperature, draw)
-    return tokens
+    best: list[int] = tokens.flatten().tolist()
+    return best
 
 
 def _draw(logits: Tensor, draw: Draw) -> int:
-    """Draw from one row of logits, scaled already and at most 0."""
+    """Draw from one row of logits, scaled already."""
     if draw.top_k is not None:
-        values, tokens = logits.topk(min(draw.top_k, len(logits)))
-        kept = _nucleus(values.softmax(-1), draw.top_p)
+        values, tokens = (
+            x.squeeze(0) for x in largest(logits.unsqueeze(0), min(draw.top_k, len(logits)))
+        )
+        kept = _nucleus(_softmax(values), draw.top_p)
     elif draw.top_p is not None and draw.top_p < 1:
-        probabilities = logits.softmax(-1)
-        values, tokens = probabilities.topk(min(HEAD, len(logits)))
-        if values.sum() < draw.top_p:
-            values, tokens = probabilities.sort(descending=True)
+        probabilities = _softmax(logits)
+        # Tokens up to this bound have a mass of at most 1 - top_p together, so that the others
+        # reach top_p; sorting those alone is about 50 times as fast where probability is peaked.
+        bound = (1 - draw.top_p) / len(logits)
+        [candidates] = torch.where(probabilities > bound)
+        values, order = probabilities[candidates].sort(descending=True, stable=True)
+        tokens = candidates[order]
         kept = _nucleus(values, draw.top_p)
     else:
-        return _invert(logits.softmax(-1), draw.uniform)
+        return _invert(_softmax(logits), draw.uniform)
     return int(tokens[_invert(kept, draw.uniform)])
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    """Probabilities of one row. Raises NotFiniteError."""
+    probabilities = logits.softmax(-1)
+    # One NaN or infinity makes NaN of every element.
+    if not probabilities[0].isfinite():
+        raise NotFiniteError("the model's logits are not finite")
+    return probabilities
 
 
 def _nucleus(descending: Tensor, top_p: float | None) -> Tensor:

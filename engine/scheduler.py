@@ -1,9 +1,11 @@
 """Which tokens of which sequences the next step computes.
 
 There are no phases. Each step, a sequence's computed tokens catch up with its tokens, by as many
-as the step's token budget allows: a prompt in chunks, a generated token at once. When blocks run
-out, the sequence that was admitted last is preempted: its blocks are freed, it waits in front of
-all others, and all of its tokens are computed again.
+as the step's token budget allows: a prompt in chunks, a generated token at once. While others
+have to catch up too, one takes at most half of what is left of the budget, so that a short prompt
+does not wait for a long one. When blocks run out, the sequence that was admitted last is
+preempted: its blocks are freed, it waits in front of all others, and all of its tokens are
+computed again.
 
     waiting --schedule, blocks for all its tokens--> running
     running --preempted----------------------------> waiting
@@ -79,9 +81,7 @@ class Scheduler:
                 continue
             self._allocate(sequence)
             self.running.append(sequence)
-            count = min(sequence.remaining, budget)
-            budget -= count
-            plan.scheduled.append(Scheduled(sequence, count))
+            budget -= self._plan(plan, sequence, budget, shared=self._admits(budget))
         return plan
 
     def check(self) -> None:
@@ -94,18 +94,24 @@ class Scheduler:
     def _continue_running(self, plan: Plan) -> int:
         """Plan the running sequences, oldest first; returns what is left of the budget."""
         budget = self._max_step_tokens
+        behind = sum(sequence.remaining > 1 for sequence in self.running)
         index = 0
         while index < len(self.running):
             sequence = self.running[index]
             if not self._make_room(sequence, plan):
                 continue
             index += 1
-            # Only the last can lack more than one token: none is admitted behind an unfinished
-            # prompt, and a step has a token for each sequence.
-            count = min(sequence.remaining, budget)
-            budget -= count
-            plan.scheduled.append(Scheduled(sequence, count))
+            behind -= sequence.remaining > 1
+            # A token is kept for each sequence after this one.
+            most = budget - (len(self.running) - index)
+            budget -= self._plan(plan, sequence, most, shared=behind > 0 or self._admits(most))
         return budget
+
+    def _plan(self, plan: Plan, sequence: Sequence, most: int, shared: bool) -> int:
+        """Schedule up to `most` tokens, or half of them if `shared`; returns how many."""
+        count = min(sequence.remaining, max(1, most // 2) if shared else most)
+        plan.scheduled.append(Scheduled(sequence, count))
+        return count
 
     def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
         """Allocate what the sequence lacks, preempting younger ones; False if it had to go."""

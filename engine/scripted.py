@@ -36,10 +36,9 @@ from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard
 from ipc.security import SecurityError
 from ipc.vocabulary import SIZE
 
-INFO = EngineInfo(PROTOCOL_VERSION, "scripted", context_length=131_072, vocabulary_size=SIZE)
-
-
 log = logging.getLogger(__name__)
+
+INFO = EngineInfo(PROTOCOL_VERSION, "scripted", context_length=131_072, vocabulary_size=SIZE)
 
 
 class ScriptedError(Struct, frozen=True, forbid_unknown_fields=True):

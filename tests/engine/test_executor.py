@@ -109,10 +109,13 @@ def test_goodbye_drops_what_the_owner_has(address: str) -> None:
 
 def test_silence_drops_what_the_owner_has(address: str) -> None:
     clock = Clock()
-    with running(address, clock), Client(address, Owner(2, 1)) as watcher:
-        with Client(address) as client:
-            client.send(make_request(1, max_tokens=9, seed=HANG))
-            assert client.status().running == 1
+    with (
+        running(address, clock),
+        Client(address, Owner(2, 1)) as watcher,
+        Client(address) as client,
+    ):
+        client.send(make_request(1, max_tokens=9, seed=HANG))
+        client.hear_steps(4)
         clock.now += 6.0
         assert watcher.status().running == 1
         clock.now += 6.0

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from transformers import GptOssForCausalLM
 
-from engine import attention, experts
+from engine import attention, head
 from engine.batch import Slice
 from engine.config import read_config
+from engine.head import ExactHead, Head, RefinedHead
 from engine.loader import load_weights
 from engine.model import Model
 from tests.engine.checkpoints import VOCABULARY, WINDOW
@@ -45,9 +46,18 @@ def model(checkpoint: Path) -> Model:
     return load_model(checkpoint)
 
 
-def load_model(directory: Path, dtype: torch.dtype = torch.float32) -> Model:
+def load_model(
+    directory: Path,
+    dtype: torch.dtype = torch.float32,
+    make_head: Callable[[Tensor], Head] = ExactHead,
+) -> Model:
     config = read_config(directory)
-    return Model(config, load_weights(directory, config, dtype), blocks=256, block_size=BLOCK)
+    weights = load_weights(directory, config, dtype)
+    return Model(config, weights, make_head(weights.unembedding), blocks=256, block_size=BLOCK)
+
+
+def forward(model: Model, slices: Sequence[Slice], wanted: Sequence[bool] | None = None) -> Tensor:
+    return model.logits(model.forward(slices, wanted))
 
 
 def tokens(count: int, seed: int = 1) -> list[int]:
@@ -71,7 +81,7 @@ def largest_difference(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("count", [1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW, 101])
 def test_prompt_in_one_chunk(model: Model, oracle: Oracle, count: int) -> None:
     prompt = tokens(count)
-    found = model.forward([Slice(prompt, 0, contiguous(0))])
+    found = forward(model, [Slice(prompt, 0, contiguous(0))])
     assert largest_difference(found, oracle(prompt)[-1:]) < TOLERANCE
 
 
@@ -83,23 +93,20 @@ def test_prompt_in_chunks(model: Model, oracle: Oracle, sizes: list[int], table:
     position = 0
     for size in sizes:
         end = position + size
-        found = model.forward([Slice(prompt[position:end], position, table)])
+        found = forward(model, [Slice(prompt[position:end], position, table)])
         assert largest_difference(found, expected[end - 1 : end]) < TOLERANCE
         position = end
 
 
 @pytest.mark.parametrize("gather_size", [0, 1500, attention.GATHER_SIZE])
-@pytest.mark.parametrize("dense_work", [0, 1000])
 def test_decode_beside_prefill(
     model: Model,
     oracle: Oracle,
     gather_size: int,
-    dense_work: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Sequences of several lengths decode in one batch while another is still prefilled."""
     monkeypatch.setattr(attention, "GATHER_SIZE", gather_size)
-    monkeypatch.setattr(experts, "DENSE_WORK", dense_work)
     prompts = [tokens(count, seed=count) for count in (40, 9, 60, 3, 24)]
     starts = [36, 5, 56, 0, 20]
     tables = [contiguous(0), contiguous(60), scattered(120), scattered(121), contiguous(190)]
@@ -115,7 +122,7 @@ def test_decode_beside_prefill(
             if index != 3 or offset == 2:
                 batch.append(Slice(prompt[first:end], first, table))
                 places.append((index, end - 1))
-        found = model.forward(batch)
+        found = forward(model, batch)
         wanted = torch.stack([expected[index][place] for index, place in places])
         assert largest_difference(found, wanted) < TOLERANCE
 
@@ -128,10 +135,10 @@ def test_long_runs_are_read_in_place(
     prompt = tokens(75)
     table = [*range(30, 40), *range(10, 20)]
     model.forward([Slice(prompt[:70], 0, table)])
-    found = model.forward([Slice(prompt[70:74], 70, table)])
+    found = forward(model, [Slice(prompt[70:74], 70, table)])
     expected = oracle(prompt)
     assert largest_difference(found, expected[73:74]) < TOLERANCE
-    found = model.forward([Slice(prompt[74:], 74, table)])
+    found = forward(model, [Slice(prompt[74:], 74, table)])
     assert largest_difference(found, expected[74:75]) < TOLERANCE
 
 
@@ -142,30 +149,37 @@ def test_only_wanted_logits_in_the_order_of_the_slices(model: Model, oracle: Ora
         Slice(short, 0, contiguous(60)),
         Slice(other, 0, contiguous(120)),
     ]
-    found = model.forward(batch, wanted=[True, True, False])
+    found = forward(model, batch, wanted=[True, True, False])
     expected = torch.stack([oracle(long)[-1], oracle(short)[-1]])
     assert largest_difference(found, expected) < TOLERANCE
 
 
 def test_mxfp4_shards_in_the_earlier_layout(mxfp4_checkpoint: Path) -> None:
     prompt = tokens(30)
-    found = load_model(mxfp4_checkpoint).forward([Slice(prompt, 0, contiguous(0))])
+    found = forward(load_model(mxfp4_checkpoint), [Slice(prompt, 0, contiguous(0))])
     assert largest_difference(found, load_oracle(mxfp4_checkpoint)(prompt)[-1:]) < TOLERANCE
 
 
 def test_bf16_stays_close(checkpoint: Path, oracle: Oracle) -> None:
     """bf16 keeps 8 bits: logits of deviation about 1 are off by a few hundredths."""
     prompt = tokens(30)
-    found = load_model(checkpoint, torch.bfloat16).forward([Slice(prompt, 0, contiguous(0))])
+    found = forward(
+        load_model(checkpoint, torch.bfloat16, RefinedHead), [Slice(prompt, 0, contiguous(0))]
+    )
     expected = oracle(prompt)[-1:]
     assert largest_difference(found, expected) < 0.1 * expected.std().item()
 
 
-def test_rounded_logits_stay_close(checkpoint: Path, oracle: Oracle) -> None:
-    config = read_config(checkpoint)
-    weights = load_weights(checkpoint, config, torch.float32)
-    model = Model(config, weights, blocks=256, block_size=BLOCK, exact_logits=False)
+@pytest.mark.parametrize("packed_numbers", [0, head.PACKED_NUMBERS])
+def test_refined_logits(
+    mxfp4_checkpoint: Path, packed_numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The highest logits are exact, the others as near as bf16 has them."""
+    monkeypatch.setattr(head, "PACKED_NUMBERS", packed_numbers)
     prompt = tokens(30)
-    expected = oracle(prompt)[-1:]
-    found = model.forward([Slice(prompt, 0, contiguous(0))])
+    expected = load_oracle(mxfp4_checkpoint)(prompt)[-1:]
+    model = load_model(mxfp4_checkpoint, make_head=RefinedHead)
+    found = forward(model, [Slice(prompt, 0, contiguous(0))])
     assert largest_difference(found, expected) < 0.02 * expected.std().item()
+    best = expected.topk(head.REFINED // 2).indices
+    assert largest_difference(found.gather(1, best), expected.gather(1, best)) < TOLERANCE

@@ -108,6 +108,11 @@ def test_what_cannot_be_started_says_why(
         assert process.wait(SECONDS) != 0
 
 
+def test_scripts_need_no_torch() -> None:
+    code = "import engine.scripted, engine.core, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=SECONDS).returncode == 0
+
+
 def test_tcp_needs_a_key(scripts: Path, tmp_path: Path) -> None:
     options = ("--listen", "tcp://127.0.0.1:*", "--scripts", str(scripts))
     with started("engine.scripted", *options) as process:

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine import sampler
 from engine.sampler import Draw, NotFiniteError, sample, uniform
 
 PROBABILITIES = [0.5, 0.25, 0.125, 0.0625, 0.0625]
@@ -49,10 +48,12 @@ def test_frequencies(draw: Draw, expected: list[float]) -> None:
     assert frequencies(draw) == pytest.approx(expected, abs=1e-3)
 
 
-def test_top_p_beyond_the_head_sorts_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = frequencies(Draw(1.0, top_p=0.9))
-    monkeypatch.setattr(sampler, "HEAD", 2)
-    assert frequencies(Draw(1.0, top_p=0.9)) == whole
+def test_top_p_of_a_flat_row_keeps_its_share() -> None:
+    row = torch.zeros(1, 1000)
+    tokens = {
+        sample(row, [Draw(1.0, top_p=0.25, uniform=(i + 0.5) / 2000)])[0] for i in range(2000)
+    }
+    assert len(tokens) == 250
 
 
 @pytest.mark.parametrize("draw", [Draw(1.0), Draw(1.0, top_k=3), Draw(1.0, top_p=0.99)])
@@ -86,12 +87,13 @@ def test_a_temperature_of_next_to_nothing_stays_finite() -> None:
     assert sample(logits() * 1000, [Draw(1e-5, uniform=0.99)]) == [0]
 
 
+@pytest.mark.parametrize("draw", [Draw(0.0), Draw(1.0), Draw(1.0, 0.9), Draw(1.0, top_k=3)])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_logits_that_are_no_numbers_are_an_error(value: float) -> None:
+def test_logits_that_are_no_numbers_are_an_error(value: float, draw: Draw) -> None:
     row = logits()
     row[0, 1] = value
     with pytest.raises(NotFiniteError):
-        sample(row, [Draw(1.0)])
+        sample(row, [draw])
 
 
 def test_uniform_numbers_are_uniform_and_depend_on_seed_and_position() -> None:

@@ -95,6 +95,18 @@ def test_a_prompt_is_computed_in_chunks_beside_what_runs() -> None:
     assert (short.output_tokens, long.output_tokens) == (5, 2)
 
 
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    scheduler = make_scheduler(blocks=100, max_step_tokens=8)
+    long, short, shorter = make_sequence(100), make_sequence(3), make_sequence(2)
+    scheduler.add(long)
+    assert [item.count for item in run_step(scheduler).scheduled] == [8]
+    scheduler.add(short)
+    scheduler.add(shorter)
+    assert [item.count for item in run_step(scheduler).scheduled] == [4, 2, 2]
+    assert [item.count for item in run_step(scheduler).scheduled] == [6, 1, 1]
+    assert (short.output_tokens, shorter.output_tokens) == (1, 2)
+
+
 def test_the_youngest_is_preempted_and_recomputed() -> None:
     scheduler = make_scheduler(blocks=6, max_sequences=2, max_step_tokens=20)
     old, young = make_sequence(8), make_sequence(8)
