@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,24 @@ _console = Console(stderr=True)
 
 DEMO = "demo"
 KEY_FILE = Path("api-keys.jsonl")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(metadata.version("antiphon"))  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def antiphon(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """A server for gpt-oss (Harmony) models over the OpenAI API."""
 
 
 class LogLevel(StrEnum):
@@ -194,19 +213,23 @@ async def _announce(settings: RunSettings, model: str) -> None:
     while not await _healthy(settings):
         await asyncio.sleep(0.1)
     base = f"http://{settings.host}:{settings.port}"
-    authorization = ' -H "Authorization: Bearer $KEY"' if settings.api_keys else ""
     _console.print(
         Panel(
-            f"Serving [bold]{model}[/] at [bold]{base}/v1[/] (stop with Ctrl-C). Try:\n\n"
-            f"curl -N {base}/v1/responses{authorization} \\\n"
-            f"  -H 'Content-Type: application/json' \\\n"
-            f'  -d \'{{"model": "{model}", "input": "What is Antiphon?", "stream": true}}\'\n\n'
-            f"curl {base}/metrics",
+            f"Serving [bold]{model}[/] at [bold]{base}/v1[/] (stop with Ctrl-C). Try:",
             title="Antiphon is ready",
             expand=False,
         ),
         highlight=False,
     )
+    authorization = ' -H "Authorization: Bearer $KEY"' if settings.api_keys else ""
+    body = f'{{"model": "{model}", "input": "What is Antiphon?", "stream": true}}'
+    # Not in the panel, and not wrapped: these lines are to be copied.
+    for line in (
+        f"curl -N {base}/v1/responses{authorization} -H 'Content-Type: application/json' \\",
+        f"    -d '{body}'",
+        f"curl {base}/metrics",
+    ):
+        _console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 async def _healthy(settings: RunSettings) -> bool:
