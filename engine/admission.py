@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from engine.outbox import ErrorCode
+from engine.ledger import ErrorCode
 from ipc.messages import EngineInfo, GenerationRequest, Sampling
 
 

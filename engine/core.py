@@ -10,11 +10,10 @@ from collections.abc import Sequence as Sequences
 from typing import Protocol
 
 from engine.admission import RequestError, check_request
-from engine.ledger import Ledger
-from engine.outbox import Addressed, ErrorCode, Outbox, Steps
+from engine.ledger import Entry, Ledger, Steps
 from engine.scheduler import Scheduled, Scheduler
 from engine.sequence import Sequence
-from ipc.messages import EngineInfo, EngineStatus, GenerationRequest, Owner
+from ipc.messages import EngineInfo, EngineStatus, GenerationRequest, Owner, Reassign
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,11 @@ class EngineCore(Protocol):
         ...
 
     def cancel(self, owner: Owner, stream_id: int, lease: int) -> None:
-        """Drop a sequence, if the lease is its own. Idempotent."""
+        """Drop a sequence and what is kept of it, if the lease is its own. Idempotent."""
+        ...
+
+    def reassign(self, owner: Owner, message: Reassign) -> None:
+        """Say a stream again, from its first token, to the worker that has it now."""
         ...
 
     def owner_lost(self, owner: Owner) -> None:
@@ -92,55 +95,58 @@ class ModelCore:
         self._new_seed = new_seed
         self._max_waiting = max_waiting
         self._ledger = Ledger[Sequence]()
-        self._outbox = Outbox()
-        self._steps = self._generated_tokens = self._prompt_tokens = self._errors = 0
+        self._steps = self._generated_tokens = self._prompt_tokens = 0
 
     def hello(self, owner: Owner) -> None:
         self._ledger.hello(owner)
 
     def add(self, owner: Owner, request: GenerationRequest) -> None:
-        if not self._ledger.admits(owner, request):
+        replaced = self._ledger.find(owner, request.stream_id)
+        entry = self._ledger.open(owner, request)
+        if entry is None:
             return
-        if (replaced := self._ledger.find(owner, request.stream_id)) is not None:
-            self._remove(replaced)
+        if replaced is not None and replaced.sequence is not None:
+            self._scheduler.remove(replaced.sequence)
         try:
             check_request(request, self.info)
             if len(self._scheduler.waiting) >= self._max_waiting:
                 raise RequestError("overloaded", "too many requests wait for this engine")
         except RequestError as error:
-            self._say_error(owner, request, error.code, str(error))
+            self._ledger.say_error(entry, error.code, str(error))
             return
-        sequence = self._sequence(owner, request)
-        self._ledger.add(sequence)
-        self._scheduler.add(sequence)
+        entry.sequence = self._sequence(entry, request)
+        self._scheduler.add(entry.sequence)
 
     def cancel(self, owner: Owner, stream_id: int, lease: int) -> None:
-        sequence = self._ledger.match(owner, stream_id, lease)
+        sequence = self._ledger.close(owner, stream_id, lease)
         if sequence is not None:
-            self._remove(sequence)
+            self._scheduler.remove(sequence)
+
+    def reassign(self, owner: Owner, message: Reassign) -> None:
+        self._ledger.reassign(owner, message)
 
     def owner_lost(self, owner: Owner) -> None:
         for sequence in self._ledger.forget(owner):
             self._scheduler.remove(sequence)
-        self._outbox.discard(owner)
 
     def shut_down(self) -> None:
-        for sequence in self._ledger.everything():
-            self._remove(sequence)
-            self._say_error(sequence.owner, sequence, "overloaded", SHUTTING_DOWN)
+        for entry in self._ledger.live():
+            if entry.sequence is not None:
+                self._scheduler.remove(entry.sequence)
+            self._ledger.say_error(entry, "overloaded", SHUTTING_DOWN)
 
     def wait(self) -> float | None:
-        return 0.0 if self._outbox or len(self._ledger) else None
+        scheduler = self._scheduler
+        return 0.0 if self._ledger.unsent or scheduler.running or scheduler.waiting else None
 
     def step(self) -> Steps:
         plan = self._scheduler.schedule()
         for sequence in plan.outgrown:
-            self._ledger.remove(sequence)
-            self._say_error(sequence.owner, sequence, "context_length_exceeded", OUTGROWN)
+            self._ledger.say_error(sequence.entry, "context_length_exceeded", OUTGROWN)
         if plan.scheduled:
             self._steps += 1
             self._run(plan.scheduled)
-        return self._outbox.take()
+        return self._ledger.take()
 
     def status(self) -> EngineStatus:
         pool = self._scheduler.pool
@@ -153,17 +159,14 @@ class ModelCore:
             generated_tokens=self._generated_tokens,
             prompt_tokens=self._prompt_tokens,
             preemptions=self._scheduler.preemptions,
-            errors=self._errors,
+            errors=self._ledger.errors,
             rejected=self._ledger.stale,
         )
 
-    def _sequence(self, owner: Owner, request: GenerationRequest) -> Sequence:
+    def _sequence(self, entry: Entry[Sequence], request: GenerationRequest) -> Sequence:
         sampling, prompt = request.sampling, request.prompt
         return Sequence(
-            owner=owner,
-            stream_id=request.stream_id,
-            lease=request.lease,
-            worker=request.worker,
+            entry=entry,
             prompt_tokens=len(prompt),
             tokens=list(prompt),
             sampling=sampling,
@@ -192,25 +195,17 @@ class ModelCore:
         sequence.computed += item.count
         if token is None:
             return
-        start = sequence.output_tokens
-        if not start:
+        if not sequence.output_tokens:
             self._prompt_tokens += sequence.prompt_tokens
         self._generated_tokens += 1
         finish = sequence.append(token)
         if finish is not None:
-            self._remove(sequence)
-        self._outbox.tokens(sequence.owner, sequence, start, [token], finish)
-
-    def _remove(self, sequence: Sequence) -> None:
-        self._ledger.remove(sequence)
-        self._scheduler.remove(sequence)
+            self._scheduler.remove(sequence)
+        self._ledger.say(sequence.entry, [token], finish)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        log.error("stream %d of %s", sequence.stream_id, sequence.owner, exc_info=error)
-        self._remove(sequence)
+        entry = sequence.entry
+        log.error("stream %d of %s", entry.stream_id, entry.owner, exc_info=error)
+        self._scheduler.remove(sequence)
         reason = f"the engine failed on this request ({type(error).__name__})"
-        self._say_error(sequence.owner, sequence, "internal", reason)
-
-    def _say_error(self, owner: Owner, to: Addressed, code: ErrorCode, message: str) -> None:
-        self._errors += 1
-        self._outbox.error(owner, to, code, message)
+        self._ledger.say_error(entry, "internal", reason)

@@ -11,7 +11,7 @@ import msgspec
 import zmq
 
 from engine.core import EngineCore
-from engine.outbox import Steps
+from engine.ledger import Steps
 from ipc import codec
 from ipc.listener import Listener, Lost
 from ipc.messages import (
@@ -22,6 +22,7 @@ from ipc.messages import (
     Heartbeat,
     Hello,
     Owner,
+    Reassign,
 )
 from ipc.process import curve_key, end_with_parent, on_termination
 
@@ -81,6 +82,8 @@ class Executor:
                 self._core.add(owner, message)
             case Cancel(stream_id, lease):
                 self._core.cancel(owner, stream_id, lease)
+            case Reassign():
+                self._core.reassign(owner, message)
             case Heartbeat():
                 self._send_status(owner)
             case Hello():

@@ -1,75 +1,158 @@
-"""Whose sequences are alive: the books that both engine cores, model and scripted, keep."""
+"""Whose streams are known, and all that was said of each: the books that both engine cores keep.
 
-from typing import Generic, Protocol, TypeVar
+What a sequence says goes through here to the frontend and worker that its stream is with. It is
+kept until the frontend cancels the stream, also when the sequence has ended, so that it can be
+said again to another worker: a worker may die between the last token and the last byte.
+"""
 
-from ipc.messages import GenerationRequest, Owner
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from ipc.messages import ErrorResponse, Finish, GenerationRequest, Owner, Reassign, Step, Tokens
+
+S = TypeVar("S")
+
+Destination = tuple[Owner, int]
+"""Owner and worker index."""
+Steps = dict[Destination, Step]
+ErrorCode = Literal["invalid_request", "context_length_exceeded", "overloaded", "internal"]
+
+UNKNOWN_STREAM = "the engine does not know this stream any more"
 
 
-class Leased(Protocol):
-    """What the ledger needs to know of a sequence."""
+@dataclass(slots=True, eq=False)
+class Entry(Generic[S]):
+    """One stream. `said` are its output tokens so far; `sequence` is None once it has ended, by
+    `finish` or by `error`, a code and a message."""
 
-    @property
-    def owner(self) -> Owner: ...
-    @property
-    def stream_id(self) -> int: ...
-    @property
-    def lease(self) -> int: ...
-
-
-S = TypeVar("S", bound=Leased)
+    owner: Owner
+    stream_id: int
+    lease: int
+    worker: int
+    sequence: S | None = None
+    said: list[int] = field(default_factory=list)
+    finish: Finish | None = None
+    error: tuple[ErrorCode, str] | None = None
 
 
 class Ledger(Generic[S]):
-    """Live sequences by owner and stream id, and the highest lease seen of each owner.
+    """Entries by owner and stream id, the highest lease seen of each owner, and what is to be
+    sent with the next step.
 
-    `stale` counts requests whose lease is not new and cancels whose lease does not match.
+    `stale` counts messages whose lease is not new, or does not match; `errors` the error endings.
     """
 
     def __init__(self) -> None:
-        self._live: dict[Owner, dict[int, S]] = {}
-        self._highest: dict[Owner, int] = {}
         self.stale = 0
+        self.errors = 0
+        self._entries: dict[Owner, dict[int, Entry[S]]] = {}
+        self._highest: dict[Owner, int] = {}
+        self._tokens: dict[Destination, list[Tokens]] = {}
+        self._errors: dict[Destination, list[ErrorResponse]] = {}
 
-    def __len__(self) -> int:
-        return sum(map(len, self._live.values()))
+    @property
+    def unsent(self) -> bool:
+        """Whether there is anything to send."""
+        return bool(self._tokens or self._errors)
 
     def hello(self, owner: Owner) -> None:
         """Make room for an owner."""
-        self._live.setdefault(owner, {})
+        self._entries.setdefault(owner, {})
 
-    def admits(self, owner: Owner, request: GenerationRequest) -> bool:
-        """Whether the request's lease is new; if so it is the owner's highest from now on."""
-        if request.lease <= self._highest.get(owner, -1):
+    def open(self, owner: Owner, request: GenerationRequest) -> Entry[S] | None:
+        """A new entry, without a sequence yet; None if the request's lease is not new.
+
+        Of an earlier entry of this stream nothing must be left: see `close`.
+        """
+        if not self._is_new(owner, request.lease):
+            return None
+        entry = Entry[S](owner, request.stream_id, request.lease, request.worker)
+        self._entries.setdefault(owner, {})[request.stream_id] = entry
+        return entry
+
+    def find(self, owner: Owner, stream_id: int) -> Entry[S] | None:
+        """The entry of a stream."""
+        return self._entries.get(owner, {}).get(stream_id)
+
+    def close(self, owner: Owner, stream_id: int, lease: int | None = None) -> S | None:
+        """Strike a stream out, if the lease is its own; returns the sequence that it still has.
+
+        Without a lease the stream is struck out in any case.
+        """
+        entry = self.find(owner, stream_id)
+        if entry is None:
+            return None
+        if lease is not None and entry.lease != lease:
             self.stale += 1
-            return False
-        self._highest[owner] = request.lease
-        return True
-
-    def add(self, sequence: S) -> None:
-        """Enter a live sequence."""
-        self._live.setdefault(sequence.owner, {})[sequence.stream_id] = sequence
-
-    def find(self, owner: Owner, stream_id: int) -> S | None:
-        """The live sequence of this stream."""
-        return self._live.get(owner, {}).get(stream_id)
-
-    def match(self, owner: Owner, stream_id: int, lease: int) -> S | None:
-        """The live sequence of this stream if the lease is its own; a mismatch is counted."""
-        sequence = self.find(owner, stream_id)
-        if sequence is None or sequence.lease == lease:
-            return sequence
-        self.stale += 1
-        return None
-
-    def remove(self, sequence: S) -> None:
-        """Strike out a live sequence. Raises KeyError if it is not."""
-        del self._live[sequence.owner][sequence.stream_id]
+            return None
+        del self._entries[owner][stream_id]
+        return entry.sequence
 
     def forget(self, owner: Owner) -> list[S]:
         """Strike out all that the owner has, and its lease; returns its sequences."""
         self._highest.pop(owner, None)
-        return list(self._live.pop(owner, {}).values())
+        for waiting in (self._tokens, self._errors):
+            for destination in [d for d in waiting if d[0] == owner]:
+                del waiting[destination]
+        entries = self._entries.pop(owner, {})
+        return [e.sequence for e in entries.values() if e.sequence is not None]
 
-    def everything(self) -> list[S]:
-        """All live sequences."""
-        return [sequence for streams in self._live.values() for sequence in streams.values()]
+    def live(self) -> list[Entry[S]]:
+        """The entries whose sequences have not ended."""
+        entries = [entry for streams in self._entries.values() for entry in streams.values()]
+        return [entry for entry in entries if entry.sequence is not None]
+
+    def say(self, entry: Entry[S], ids: list[int], finish: Finish | None) -> None:
+        """Say new tokens of a sequence, and that it ends with them."""
+        start = len(entry.said)
+        entry.said += ids
+        self._say_tokens(entry, start, ids, finish)
+        if finish is not None:
+            entry.finish, entry.sequence = finish, None
+
+    def say_error(self, entry: Entry[S], code: ErrorCode, message: str) -> None:
+        """Say that a sequence ends by an error."""
+        self.errors += 1
+        entry.error, entry.sequence = (code, message), None
+        self._say_error(entry, code, message)
+
+    def reassign(self, owner: Owner, message: Reassign) -> None:
+        """Say a stream again, to another worker and under a new lease."""
+        if not self._is_new(owner, message.lease):
+            return
+        entry = self.find(owner, message.stream_id)
+        if entry is None:
+            unknown = Entry[S](owner, message.stream_id, message.lease, message.worker)
+            self._say_error(unknown, "internal", UNKNOWN_STREAM)
+            return
+        entry.worker, entry.lease = message.worker, message.lease
+        if entry.said or entry.finish is not None:
+            self._say_tokens(entry, 0, entry.said.copy(), entry.finish)
+        if entry.error is not None:
+            self._say_error(entry, *entry.error)
+
+    def take(self) -> Steps:
+        """All that was said since the last call."""
+        tokens, errors = self._tokens, self._errors
+        self._tokens, self._errors = {}, {}
+        return {
+            destination: Step(tokens.get(destination, []), tuple(errors.get(destination, ())))
+            for destination in tokens | errors
+        }
+
+    def _is_new(self, owner: Owner, lease: int) -> bool:
+        if lease <= self._highest.get(owner, -1):
+            self.stale += 1
+            return False
+        self._highest[owner] = lease
+        return True
+
+    def _say_tokens(
+        self, entry: Entry[S], start: int, ids: list[int], finish: Finish | None
+    ) -> None:
+        message = Tokens(entry.stream_id, entry.lease, start, ids, finish)
+        self._tokens.setdefault((entry.owner, entry.worker), []).append(message)
+
+    def _say_error(self, entry: Entry[S], code: ErrorCode, message: str) -> None:
+        response = ErrorResponse(entry.stream_id, entry.lease, code, message)
+        self._errors.setdefault((entry.owner, entry.worker), []).append(response)

@@ -22,8 +22,7 @@ from msgspec import Struct
 from engine.admission import RequestError, check_request
 from engine.core import SHUTTING_DOWN
 from engine.executor import serve
-from engine.ledger import Ledger
-from engine.outbox import Addressed, ErrorCode, Outbox, Steps
+from engine.ledger import Entry, ErrorCode, Ledger, Steps
 from ipc.messages import (
     PROTOCOL_VERSION,
     EngineInfo,
@@ -31,6 +30,7 @@ from ipc.messages import (
     Finish,
     GenerationRequest,
     Owner,
+    Reassign,
 )
 from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
 from ipc.security import SecurityError
@@ -118,10 +118,7 @@ class Replay:
     """A sequence that follows a script: `length` tokens of `tokens`, over and over if need be,
     then `finish`, or `error`, or, with neither, silence."""
 
-    owner: Owner
-    stream_id: int
-    lease: int
-    worker: int
+    entry: "Entry[Replay]"
     script: Script
     tokens: list[int]
     length: int
@@ -150,46 +147,50 @@ class ScriptedCore:
         self._scripts = scripts
         self._clock = clock
         self._ledger = Ledger[Replay]()
-        self._outbox = Outbox()
         self._due: list[tuple[float, int, Replay]] = []
         self._order = count()
-        self._steps = self._generated_tokens = self._prompt_tokens = self._errors = 0
+        self._steps = self._generated_tokens = self._prompt_tokens = 0
 
     def hello(self, owner: Owner) -> None:
         self._ledger.hello(owner)
 
     def add(self, owner: Owner, request: GenerationRequest) -> None:
-        if not self._ledger.admits(owner, request):
+        replaced = self._ledger.find(owner, request.stream_id)
+        entry = self._ledger.open(owner, request)
+        if entry is None:
             return
-        if (replaced := self._ledger.find(owner, request.stream_id)) is not None:
-            self._remove(replaced)
+        if replaced is not None and replaced.sequence is not None:
+            replaced.sequence.live = False
         try:
             check_request(request, self.info)
-            replay = _replay(owner, request, self._script(request))
+            replay = _replay(entry, request, self._script(request))
         except RequestError as error:
-            self._say_error(owner, request, error.code, str(error))
+            self._ledger.say_error(entry, error.code, str(error))
             return
+        entry.sequence = replay
         self._prompt_tokens += len(request.prompt)
-        self._ledger.add(replay)
         self._schedule(replay, self._clock() + replay.script.delay)
 
     def cancel(self, owner: Owner, stream_id: int, lease: int) -> None:
-        replay = self._ledger.match(owner, stream_id, lease)
+        replay = self._ledger.close(owner, stream_id, lease)
         if replay is not None:
-            self._remove(replay)
+            replay.live = False
+
+    def reassign(self, owner: Owner, message: Reassign) -> None:
+        self._ledger.reassign(owner, message)
 
     def owner_lost(self, owner: Owner) -> None:
         for replay in self._ledger.forget(owner):
             replay.live = False
-        self._outbox.discard(owner)
 
     def shut_down(self) -> None:
-        for replay in self._ledger.everything():
-            self._remove(replay)
-            self._say_error(replay.owner, replay, "overloaded", SHUTTING_DOWN)
+        for entry in self._ledger.live():
+            if entry.sequence is not None:
+                entry.sequence.live = False
+            self._ledger.say_error(entry, "overloaded", SHUTTING_DOWN)
 
     def wait(self) -> float | None:
-        if self._outbox:
+        if self._ledger.unsent:
             return 0.0
         while self._due and not self._due[0][2].live:
             heapq.heappop(self._due)
@@ -204,11 +205,11 @@ class ScriptedCore:
         for at, _, replay in due:
             if replay.live:
                 self._advance(replay, at)
-        return self._outbox.take()
+        return self._ledger.take()
 
     def status(self) -> EngineStatus:
         return EngineStatus(
-            running=len(self._ledger),
+            running=len(self._ledger.live()),
             waiting=0,
             free_blocks=0,
             total_blocks=0,
@@ -216,7 +217,7 @@ class ScriptedCore:
             generated_tokens=self._generated_tokens,
             prompt_tokens=self._prompt_tokens,
             preemptions=0,
-            errors=self._errors,
+            errors=self._ledger.errors,
             rejected=self._ledger.stale,
         )
 
@@ -231,40 +232,28 @@ class ScriptedCore:
 
     def _advance(self, replay: Replay, at: float) -> None:
         """Say the next tokens of a replay, and how it ends if it does."""
-        start = replay.said
         ids = replay.next_tokens()
         self._generated_tokens += len(ids)
         complete = replay.said == replay.length
+        finish = replay.finish if complete else None
         if ids:
-            finish = replay.finish if complete else None
-            self._outbox.tokens(replay.owner, replay, start, ids, finish)
+            self._ledger.say(replay.entry, ids, finish)
         error = replay.error
         if complete and error is not None and (error.with_tokens or not ids):
-            self._remove(replay)
-            self._say_error(replay.owner, replay, error.code, error.message)
-        elif complete and replay.finish is not None:
-            self._remove(replay)
+            replay.live = False
+            self._ledger.say_error(replay.entry, error.code, error.message)
+        elif finish is not None:
+            replay.live = False
         elif not complete or error is not None:
             self._schedule(replay, at + replay.script.interval)
 
-    def _remove(self, replay: Replay) -> None:
-        self._ledger.remove(replay)
-        replay.live = False
 
-    def _say_error(self, owner: Owner, to: Addressed, code: ErrorCode, message: str) -> None:
-        self._errors += 1
-        self._outbox.error(owner, to, code, message)
-
-
-def _replay(owner: Owner, request: GenerationRequest, script: Script) -> Replay:
+def _replay(entry: Entry[Replay], request: GenerationRequest, script: Script) -> Replay:
     tokens, most = script.tokens, request.sampling.max_tokens
     if isinstance(tokens, str):
         raise TypeError(f"the trace {tokens} is not resolved")
     replay = Replay(
-        owner=owner,
-        stream_id=request.stream_id,
-        lease=request.lease,
-        worker=request.worker,
+        entry=entry,
         script=script,
         tokens=tokens,
         length=most if script.then == "repeat" else min(most, len(tokens)),

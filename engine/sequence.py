@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from ipc.messages import Finish, Owner, Sampling
+from engine.ledger import Entry
+from ipc.messages import Finish, Sampling
 
 RETURN_TOKEN = 200_002
 """<|return|>, the end of a final answer."""
@@ -13,17 +14,14 @@ END_TOKENS = frozenset({RETURN_TOKEN, CALL_TOKEN})
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One running or waiting sequence.
+    """One running or waiting sequence, and the entry of its stream in the ledger.
 
     `tokens` are the prompt and what was generated; the keys and values of the first `computed`
     are in the blocks of `table`. `length_limit` bounds `tokens`, `seed` is the request's or was
     drawn for it.
     """
 
-    owner: Owner
-    stream_id: int
-    lease: int
-    worker: int
+    entry: "Entry[Sequence]"
     prompt_tokens: int
     tokens: list[int]
     sampling: Sampling

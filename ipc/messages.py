@@ -80,13 +80,23 @@ class GenerationRequest(Message, frozen=True, tag="generate"):
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
-    """Drop a running or waiting sequence; idempotent, answered by nothing."""
+    """The stream is over: drop its sequence, or what is kept of an ended one. Sent once for every
+    stream, whatever ended it; idempotent, answered by nothing."""
 
     stream_id: int
     lease: int
 
 
-FrontendToEngine = Hello | GenerationRequest | Cancel | Heartbeat | Goodbye
+class Reassign(Message, frozen=True, tag="reassign"):
+    """The stream has moved to `worker`, under a new lease: say all of its tokens again, from the
+    first, and its ending if it has ended, and go on from there."""
+
+    stream_id: int
+    worker: int
+    lease: int
+
+
+FrontendToEngine = Hello | GenerationRequest | Cancel | Reassign | Heartbeat | Goodbye
 
 
 # --- engine -> frontend ------------------------------------------------------------------------

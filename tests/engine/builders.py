@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from engine.ledger import Entry
 from engine.sequence import Sequence
 from ipc.messages import EngineInfo, GenerationRequest, Owner, Sampling
 
@@ -25,10 +26,7 @@ def make_request(
 def make_sequence(prompt_tokens: int, max_tokens: int = 1000, **sampling: Any) -> Sequence:
     """A waiting sequence."""
     return Sequence(
-        owner=OWNER,
-        stream_id=1,
-        lease=1,
-        worker=0,
+        entry=Entry(OWNER, stream_id=1, lease=1, worker=0),
         prompt_tokens=prompt_tokens,
         tokens=[1] * prompt_tokens,
         sampling=Sampling(max_tokens=max_tokens, **sampling),

@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from engine.block_pool import BlockPool
 from engine.core import ModelCore
-from engine.outbox import Steps
+from engine.ledger import Steps
 from engine.scheduler import Scheduled, Scheduler
 from engine.sequence import CALL_TOKEN, RETURN_TOKEN
 from ipc.messages import EngineInfo, ErrorResponse, Finish, GenerationRequest, Owner, Tokens

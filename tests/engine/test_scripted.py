@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.outbox import Steps
+from engine.ledger import Steps
 from engine.scripted import (
     Script,
     ScriptedCore,
