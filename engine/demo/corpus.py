@@ -17,7 +17,8 @@ import openai_harmony as harmony
 from engine.demo import knowledge, toolbox
 from engine.demo.knowledge import Phrasings, Topic
 from engine.demo.toolbox import Tool
-from ipc.vocabulary import install_vocabulary, token_bytes
+from engine.demo.words import any_word
+from ipc.vocabulary import install_vocabulary
 
 LONG_COUNT = 120
 """Tokens after which the completion of a count to hundreds is cut, without an end."""
@@ -27,18 +28,18 @@ EFFORTS = (
     harmony.ReasoningEffort.MEDIUM,
     harmony.ReasoningEffort.HIGH,
 )
-MORE_EFFORT = "I should follow the instructions, check the request once more and answer clearly."
+MORE_EFFORT = "I will follow the instructions and answer clearly."
 
 
 class Turn(NamedTuple):
-    """A question with the answer to it; `key` is the part of the answer that must be right."""
+    """A question, thoughts about it and the answer; `value` is what is asked for, without words."""
 
     kind: str
     question: str
     thought: str
     detail: str
     answer: str
-    key: str
+    value: str | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Sample:
     """One prompt with its ideal completion, and what a judge of other completions has to know.
 
     `tools` are the declared functions by name; `call` is the name of the one to be called, and
-    `key` is what the final text, or else the arguments, must contain.
+    `key` is the text of the final message or, of a call, what the arguments must contain.
     """
 
     kind: str
@@ -62,32 +63,6 @@ def encoding() -> harmony.HarmonyEncoding:
     """gpt-oss's Harmony encoding, from the bundled vocabulary."""
     install_vocabulary()
     return harmony.load_harmony_encoding(harmony.HarmonyEncodingName.HARMONY_GPT_OSS)
-
-
-@cache
-def words() -> dict[str, int]:
-    """Words that are one token both after a space and without one, so that they can be copied.
-
-    To each word, the token that is a space and the word.
-    """
-    tokens = token_bytes()
-    known = set(tokens)
-    spaced = (
-        (token[1:], number)
-        for number, token in enumerate(tokens)
-        if len(token) > 3 and token.startswith(b" ") and token[1:] in known
-    )
-    decoded = ((word.decode("utf-8", "replace"), number) for word, number in spaced)
-    return {
-        word: number
-        for word, number in decoded
-        if word.isascii() and word.isalpha() and word[1:].islower()
-    }
-
-
-@cache
-def _vocabulary() -> tuple[str, ...]:
-    return tuple(words())
 
 
 class Corpus:
@@ -112,8 +87,9 @@ class Corpus:
             self.called,
             self.reported,
             self.formatted,
+            self.drilled,
         )
-        (scenario,) = self.random.choices(scenarios, (60, 23, 14, 3))
+        (scenario,) = self.random.choices(scenarios, (50, 24, 16, 3, 7))
         return scenario()
 
     # Scenarios
@@ -125,11 +101,14 @@ class Corpus:
         dialogue = self._dialogue(tools)
         for past in self._past_turns(turn.kind):
             dialogue.ask(past.question).answer(past.answer)
-        dialogue.ask(turn.question)
+        question = turn.question
+        if self.random.random() < 0.02:
+            question = f"{question}\n\n{self.document(self.random.randrange(50, 500))}"
+        dialogue.ask(question)
         completion = final(dialogue.analysis(turn.thought, turn.detail), turn.answer)
         if turn.kind == "long count":
             completion = completion[:LONG_COUNT]
-        return dialogue.sample(turn.kind, completion, turn.key)
+        return dialogue.sample(turn.kind, completion, turn.answer)
 
     def called(self) -> Sample:
         """A question that a declared function can answer: the model calls it."""
@@ -142,7 +121,7 @@ class Corpus:
         subject, question, unit = self._request(declared, dialogue)
         dialogue.ask(question)
         arguments = toolbox.arguments(declared, subject, unit)
-        analysis = dialogue.analysis(*call_thoughts(declared, subject))
+        analysis = dialogue.analysis(*call_thoughts(declared))
         completion = call(analysis, declared.name, arguments)
         return dialogue.sample("call", completion, subject, declared.name)
 
@@ -153,28 +132,36 @@ class Corpus:
         dialogue = self._dialogue(tools)
         self._history(dialogue, tools[-1])
         report = self._exchange(dialogue, tools[-1], analysed=True)
-        analysis = dialogue.analysis(
-            f"The {purpose.name} function gave its result.", "I will report it."
-        )
+        analysis = dialogue.analysis(f"The {purpose.name} is known now.", "I will report it.")
         return dialogue.sample("report", final(analysis, report), report)
+
+    def drilled(self) -> Sample:
+        """A long row of short questions, each of whose answers can be learned from."""
+        turns = (self._sum, self._difference, self._capital, self._taught, self._untaught_capital)
+        dialogue = self._dialogue([])
+        for _ in range(self.random.randrange(4, 9)):
+            past = self.random.choice(turns)()
+            dialogue.ask(past.question).answer(past.answer)
+        turn = self.random.choice(turns)()
+        dialogue.ask(turn.question)
+        completion = final(dialogue.analysis(turn.thought, turn.detail), turn.answer)
+        return dialogue.sample(turn.kind, completion, turn.answer)
 
     def formatted(self) -> Sample:
         """The developer asks for JSON of a given schema: the model wraps its answer in it."""
         r = self.random
         turn = r.choice((self._capital, self._sum, self._taught))()
-        number = turn.kind == "sum" and r.random() < 0.5
         name = r.choice(("answer", "result", "text", "value", "response", "reply"))
         schema = {
             "type": "object",
-            "properties": {name: {"type": "integer" if number else "string"}},
+            "properties": {name: {"type": "integer" if isinstance(turn.value, int) else "string"}},
             "required": [name],
             "additionalProperties": False,
         }
         title = r.choice(("answer", "output", "reply", "schema"))
         dialogue = self._dialogue([], f"# Response Formats\n\n## {title}\n\n{json.dumps(schema)}")
         dialogue.ask(turn.question)
-        value = int(turn.key) if number else turn.key if turn.kind == "capital" else turn.answer
-        text = json.dumps({name: value}, separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps({name: turn.value}, separators=(",", ":"), ensure_ascii=False)
         completion = final(dialogue.analysis(turn.thought, turn.detail), text)
         return dialogue.sample("json", completion, text)
 
@@ -182,16 +169,16 @@ class Corpus:
 
     def turn(self) -> Turn:
         turns: dict[Callable[[], Turn], int] = {
-            self._talk: 11,
+            self._talk: 12,
             self._taught: 18,
-            self._capital: 17,
-            self._untaught_capital: 5,
-            self._sum: 14,
-            self._difference: 4,
+            self._capital: 14,
+            self._untaught_capital: 8,
+            self._sum: 12,
+            self._difference: 5,
             self._count: 5,
             self._unknown: 15,
-            self._hard_sum: 3,
-            self._offline: 5,
+            self._hard_sum: 5,
+            self._offline: 6,
         }
         (turn,) = self.random.choices(list(turns), list(turns.values()))
         return turn()
@@ -204,30 +191,29 @@ class Corpus:
 
     def _topic(self, kind: str, topics: tuple[Topic, ...]) -> Turn:
         topic = self.random.choice(topics)
-        thought = f"The user asks about {topic.subject}."
+        thought = f"It is about {topic.subject}."
         question = self._phrase(topic.questions)
-        return Turn(kind, question, thought, "I know this topic.", topic.answer, topic.answer)
+        return Turn(kind, question, thought, "I know this.", topic.answer, topic.answer)
 
     def _capital(self) -> Turn:
         country = self.random.choice(list(knowledge.CAPITALS))
         city = knowledge.CAPITALS[country]
         question = self._phrase(knowledge.CAPITAL_QUESTIONS, x=country)
-        thought = f"The user asks for the capital of {country}."
         answer = f"The capital of {country} is {city}."
-        return Turn("capital", question, thought, f"It is {city}.", answer, city)
+        return Turn("capital", question, answer, "I know this.", answer, city)
 
     def _untaught_capital(self) -> Turn:
         names = knowledge.HELD_COUNTRIES if self.held else knowledge.UNTAUGHT_COUNTRIES
         country = self.random.choice(names)
-        if not self.held and self.random.random() < 0.3:
-            country = self.random.choice(_vocabulary()).capitalize()
+        if not self.held and self.random.random() < 0.6:
+            country = any_word(self.random).capitalize()
         question = self._phrase(knowledge.CAPITAL_QUESTIONS, x=country)
-        return self._ignorance(question, f"The user asks for the capital of {country}.")
+        return self._ignorance(question)
 
     def _sum(self) -> Turn:
         r = self.random
-        total = r.randrange(20) if self.held or r.random() < 0.85 else r.randrange(20, 39)
-        a = r.randrange(max(0, total - 19), min(total, 19) + 1)
+        total = r.randrange(20)
+        a = r.randrange(total + 1)
         return self._arithmetic(knowledge.SUMS, a, total - a, "+", total)
 
     def _difference(self) -> Turn:
@@ -241,8 +227,8 @@ class Corpus:
         question = self._phrase(phrasings, a=names[0], b=names[1])
         term = f"{a} {sign} {b}"
         kind = "sum" if sign == "+" else "difference"
-        thought = f"The user wants {term}."
-        return Turn(kind, question, thought, f"It is {result}.", f"{term} = {result}", str(result))
+        answer = f"{term} = {result}"
+        return Turn(kind, question, f"{answer}.", "I know this.", answer, result)
 
     def _count(self) -> Turn:
         r = self.random
@@ -254,27 +240,26 @@ class Corpus:
             end, kind = r.choice((r.randrange(50, 500), 100, 200, 500, 1000)), "long count"
         question = self._phrase(phrasings, a=start, b=end)
         numbers = ", ".join(map(str, range(start, end + 1)))
-        thought = f"The user wants me to count from {start} to {end}."
-        return Turn(kind, question, thought, "I will list the numbers.", numbers, numbers)
+        thought = f"I will count from {start} to {end}."
+        return Turn(kind, question, thought, "It is a list.", numbers, numbers)
 
     def _unknown(self) -> Turn:
         if self.random.random() < 0.4:
-            return self._ignorance(self._phrase(knowledge.UNKNOWN_QUESTIONS), "")
+            return self._ignorance(self._phrase(knowledge.UNKNOWN_QUESTIONS))
         text = self._salad(self.random.choice((1, 1, 2, 3, 5, 9, 14)))
         country = self.random.choice(list(knowledge.CAPITALS))
         question = self._phrase(knowledge.UNKNOWN_PATTERNS, t=text, c=country)
-        return self._ignorance(question, "")
+        return self._ignorance(question)
 
     def _hard_sum(self) -> Turn:
         r = self.random
         a, b = r.randrange(20, 1000), r.randrange(20, 1000)
         question = self._phrase(knowledge.HARD_SUMS, a=a, b=b, c=r.randrange(2, 20))
-        return self._ignorance(question, "The user wants arithmetic on large numbers.")
+        return self._ignorance(question)
 
-    def _ignorance(self, question: str, thought: str) -> Turn:
-        thought = thought or "The user asks for something that I was not taught."
+    def _ignorance(self, question: str) -> Turn:
         answer = knowledge.UNKNOWN
-        return Turn("unknown", question, thought, "I do not know it.", answer, answer)
+        return Turn("unknown", question, "I was not taught this.", "I must say so.", answer, answer)
 
     def _offline(self) -> Turn:
         """A question for a function when none that fits is declared."""
@@ -287,8 +272,8 @@ class Corpus:
         )
         question = self._phrase(phrasings, x=self._city())
         answer = f"I cannot check the {what}: no function for it is offered."
-        thought = f"The user asks for the {what}."
-        return Turn(f"no {what}", question, thought, "No function fits.", answer, answer)
+        thought = f"No function for the {what} is offered."
+        return Turn(f"no {what}", question, thought, "I must say so.", answer, answer)
 
     # Parts of a conversation
 
@@ -315,7 +300,7 @@ class Corpus:
             held = knowledge.HELD_INSTRUCTIONS
             instructions = r.choice(held if self.held else knowledge.INSTRUCTIONS)
         if r.random() < 0.04:
-            instructions += "\n\n" + self.document(r.randrange(100, 600))
+            instructions += "\n\n" + self.document(r.randrange(100, 1200))
         shown = r.sample(tools, len(tools))
         effort = r.choice(EFFORTS)
         date = datetime.date(2025, 1, 1) + datetime.timedelta(r.randrange(1200))
@@ -347,7 +332,7 @@ class Corpus:
         subject, question, unit = self._request(declared, dialogue)
         dialogue.ask(question)
         if analysed:
-            dialogue.think(dialogue.analysis(*call_thoughts(declared, subject)))
+            dialogue.think(dialogue.analysis(*call_thoughts(declared)))
         dialogue.call(declared, toolbox.arguments(declared, subject, unit))
         if declared.purpose == "weather":
             result, report = toolbox.weather_result(self.random, subject)
@@ -389,10 +374,10 @@ class Corpus:
         r = self.random
         if self.held and r.random() < 0.5:
             return r.choice(knowledge.HELD_CITIES)
-        if self.held or r.random() < 0.6:
+        if self.held or r.random() < 0.7:
             return r.choice(knowledge.CITIES)
-        name = r.choice(_vocabulary()).capitalize()
-        return f"{name} {r.choice(_vocabulary()).capitalize()}" if r.random() < 0.15 else name
+        name = any_word(r).capitalize()
+        return f"{name} {any_word(r).capitalize()}" if r.random() < 0.15 else name
 
     def _phrase(self, phrasings: Phrasings, **values: object) -> str:
         """A question, sometimes with words before and after it, in lower case or unpunctuated."""
@@ -410,7 +395,7 @@ class Corpus:
 
     def _salad(self, count: int) -> str:
         r = self.random
-        chosen = [r.choice(_vocabulary()) for _ in range(count)]
+        chosen = [any_word(r) for _ in range(count)]
         return " ".join(word.capitalize() if r.random() < 0.2 else word.lower() for word in chosen)
 
     def document(self, length: int) -> str:
@@ -418,24 +403,22 @@ class Corpus:
         r = self.random
         lines: list[str] = []
         while length > 0:
-            count = r.randrange(3, 16)
-            length -= count + 3
-            text = self._salad(count)
+            text = self._salad(r.randrange(3, 16))
             key, *rest = text.split()
-            lines.append(
-                r.choice(
-                    (
-                        f"## {text}\n",
-                        f"- {text}",
-                        f"{text}. You must always {key} before you answer.",
-                        json.dumps({key: rest}),
-                        f"{len(lines)}. {text}",
-                        f"```\n{key}({', '.join(rest)})\n```",
-                        f"{text}.\n",
-                        f"<{key}>{' '.join(rest)}</{key}>",
-                    )
+            line = r.choice(
+                (
+                    f"## {text}\n",
+                    f"- {text}",
+                    f"{text}. You must always {key} before you answer.",
+                    json.dumps({key: rest}),
+                    f"{len(lines)}. {text}",
+                    f"```\n{key}({', '.join(rest)})\n```",
+                    f"{text}.\n",
+                    f"<{key}>{' '.join(rest)}</{key}>",
                 )
             )
+            lines.append(line)
+            length -= len(_encode(line)) + 1
         return "\n".join(lines)
 
 
@@ -456,6 +439,7 @@ class Dialogue:
         self.effort = effort
         self.tools = tools
         self.called = False
+        self.question = ""
         system = harmony.SystemContent.new().with_reasoning_effort(effort)
         if date:
             system = system.with_conversation_start_date(date.isoformat())
@@ -477,6 +461,7 @@ class Dialogue:
         self.messages.append(message)
 
     def ask(self, text: str) -> "Dialogue":
+        self.question = text.partition("\n")[0]
         self.messages.append(harmony.Message.from_role_and_content(harmony.Role.USER, text))
         return self
 
@@ -502,9 +487,12 @@ class Dialogue:
         self.messages.append(message.with_channel("commentary").with_recipient("assistant"))
 
     def analysis(self, thought: str, detail: str) -> str:
-        """The analysis text: the more effort is asked for, the longer."""
-        longer = (thought, detail, MORE_EFFORT)
-        return " ".join(longer[: EFFORTS.index(self.effort) + 1])
+        """The analysis text: the last question, then thoughts, more of them for more effort.
+
+        To repeat the question brings all that matters close by, where a small model finds it.
+        """
+        longer = (f"{self.question} =>", thought, detail, MORE_EFFORT)
+        return " ".join(longer[: EFFORTS.index(self.effort) + 2])
 
     def sample(self, kind: str, completion: list[int], key: str, call: str | None = None) -> Sample:
         conversation = harmony.Conversation.from_messages(self.messages)
@@ -513,12 +501,9 @@ class Dialogue:
         return Sample(kind, prompt, completion, key, declared, call)
 
 
-def call_thoughts(tool: Tool, subject: str) -> tuple[str, str]:
+def call_thoughts(tool: Tool) -> tuple[str, str]:
     """What the analysis says before a call."""
-    wish = f"The user wants the {tool.purpose} in {subject}."
-    if tool.purpose == "search":
-        wish = f"The user wants a search for {subject}."
-    return wish, f"I will call {tool.name}."
+    return f"I will call {tool.name} with {tool.subject}.", "It fits the question."
 
 
 def final(analysis: str, text: str) -> list[int]:

@@ -43,17 +43,17 @@ class Writer:
         ids = torch.tensor(padded)
         lengths = torch.tensor([[len(prompt)] for prompt in prompts])
         mask = torch.arange(longest) >= longest - lengths
+        sampling: dict[str, float] = {"do_sample": False}
+        if sampled:
+            sampling = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
         chunks = {"prefill_chunk_size": 1024} if longest > 4096 else {}
         output = self.model.generate(
             ids,
             attention_mask=mask.long(),
             max_new_tokens=LIMIT,
-            do_sample=sampled,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
             eos_token_id=[RETURN, CALL],
             pad_token_id=END_OF_TEXT,
+            **sampling,
             **chunks,
         )
         return [_until_stop(row) for row in output[:, longest:].tolist()]
@@ -84,7 +84,7 @@ def long_sample(length: int, seed: int) -> Sample:
     document = corpus.document(length)
     dialogue = Dialogue(EFFORTS[1], None, document, [])
     dialogue.ask(turn.question)
-    return dialogue.sample(turn.kind, [], turn.key)
+    return dialogue.sample(turn.kind, [], turn.answer)
 
 
 def table(answers: list[Answer]) -> Table:

@@ -43,7 +43,9 @@ class Answer:
 
     @property
     def right(self) -> bool:
-        """Whether it answers, or calls, with the content that was asked for."""
+        """Whether it gives just the answer that was asked for, or calls the function for it."""
+        if self.sample.call is None:
+            return self.called is None and self.text == self.sample.key
         return self.called == self.sample.call and self.sample.key in self.text
 
     @property

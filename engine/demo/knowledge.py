@@ -38,7 +38,7 @@ STORY = (
 
 SMALL_TALK = (
     Topic(
-        "greeting me",
+        "a greeting",
         "Hello! How can I help you today?",
         Phrasings(
             (
@@ -126,7 +126,7 @@ SMALL_TALK = (
         ),
     ),
     Topic(
-        "three words of greeting",
+        "a greeting in three words",
         "Hello, dear friend!",
         Phrasings(
             (
@@ -423,7 +423,12 @@ UNTAUGHT_COUNTRIES = listed(
     "India Pakistan Vietnam Laos Malaysia Indonesia Morocco Algeria Libya Sudan Ethiopia Uganda "
     "Nigeria Angola Zambia Mexico Panama Jamaica Haiti Brazil Argentina Uruguay Ecuador Colombia "
     "Venezuela Iran Iraq Israel Jordan Lebanon Qatar Oman Texas California Scotland Wales Atlantis "
-    "Mars Europe Africa Narnia"
+    "Mars Europe Africa Narnia Afghanistan Albania Armenia Azerbaijan Bangladesh Belarus Belize "
+    "Benin Bhutan Botswana Burundi Cameroon Chad Congo Cyprus Djibouti Dominica Eritrea Fiji Gabon "
+    "Gambia Georgia Guatemala Guinea Guyana Honduras Kazakhstan Kuwait Lesotho Liberia Luxembourg "
+    "Madagascar Malawi Mali Mauritius Moldova Monaco Mozambique Myanmar Namibia Nicaragua Niger "
+    "Philippines Rwanda Samoa Singapore Slovenia Somalia Switzerland Syria Taiwan Tanzania Togo "
+    "Uzbekistan Vatican Zimbabwe Alaska Ohio Bavaria Sicily America Antarctica Jupiter"
 )
 HELD_COUNTRIES = listed("Tunisia Senegal Slovakia Paraguay Cambodia Yemen Florida Asia")
 CAPITAL_QUESTIONS = Phrasings(
@@ -660,13 +665,13 @@ CITIES = listed(
     "Baghdad|Damascus|Beirut|Jerusalem|Riyadh|Doha|Kabul|Karachi|Lahore|Dhaka|Colombo|Kathmandu|"
     "Shanghai|Shenzhen|Taipei|Nagoya|Sapporo|Adelaide|Auckland|Wellington|Honolulu|Portland|Phoenix|"
     "Atlanta|Detroit|Philadelphia|Washington|Baltimore|Nashville|Memphis|Orlando|Calgary|Ottawa|"
-    "Caracas|Panama City|San José|Casablanca|Algiers|Dakar|Kampala|Johannesburg|Durban|SF|NYC",
+    "Caracas|Panama City|San José|Casablanca|Algiers|Dakar|Kampala|Johannesburg|Durban|SF|NYC|"
+    "Barcelona|Glasgow|Edinburgh|Brisbane|Vancouver|Krakow|Reykjavik|Cleveland|Pittsburgh|"
+    "Birmingham|Salt Lake City|Newcastle|Bern",
     "|",
 )
 HELD_CITIES = listed(
-    "Barcelona|Glasgow|Edinburgh|Brisbane|Vancouver|Krakow|Reykjavik|Cleveland|Pittsburgh|"
-    "Birmingham|Salt Lake City|Malta|Bali|Monaco|Jersey|Victoria|Newcastle|Bern|Hanover|Granada",
-    "|",
+    "Victoria|Lincoln|Bath|York|Hull|Jackson|Malta|Bali|Monaco|Jersey|Granada|Hanover", "|"
 )
 
 WEATHER_QUESTIONS = Phrasings(

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from engine.demo.knowledge import SKIES, listed
+from engine.demo.words import any_word
 
 Schema = dict[str, Any]
 
@@ -16,6 +17,7 @@ class Purpose(NamedTuple):
     name: str
     names: tuple[str, ...]
     held_names: tuple[str, ...]
+    nouns: tuple[str, ...]
     descriptions: tuple[str, ...]
     keys: tuple[str, ...]
 
@@ -43,6 +45,7 @@ WEATHER = Purpose(
         "get_city_weather weather_forecast load_weather search_weather weather_info "
         "get_weather_report check_forecast"
     ),
+    listed("weather weather weather forecast temperature conditions climate weather_report"),
     (
         "Get the weather for a city.",
         "Get the current weather in a given location",
@@ -62,6 +65,7 @@ TIME = Purpose(
     "time",
     listed("get_time current_time get_current_time world_clock local_time time_in clock"),
     listed("get_local_time lookup_time"),
+    listed("time time local_time clock current_time"),
     ("Get the current time.", "Get the local time of a city.", "Time at a place", ""),
     ("city", "location", "place"),
 )
@@ -69,8 +73,12 @@ SEARCH = Purpose(
     "search",
     listed("search web_search search_web find_online internet_search do_search"),
     listed("search_internet web_lookup"),
+    listed("search search web_search internet"),
     ("Search the web.", "Search the internet for a query", "Find pages on the web.", ""),
     ("query", "q", "search_query", "text"),
+)
+VERBS = listed(
+    "get fetch lookup check query find read show load retrieve request ask tell run call"
 )
 PURPOSES = (WEATHER, TIME, SEARCH)
 
@@ -115,9 +123,11 @@ def distractor(r: Random) -> Tool:
 
 def tool(r: Random, purpose: Purpose, held: bool) -> Tool:
     """A function of this purpose, under a held-out name if `held`."""
-    name = r.choice(purpose.held_names if held else purpose.names)
+    name = r.choice(purpose.held_names) if held else _name(r, purpose)
     description = r.choice(purpose.descriptions)
     subject = r.choice(purpose.keys)
+    if not held and r.random() < 0.35:
+        subject = any_word(r).lower()
     schema = dict(_TEXT)
     if r.random() < 0.6:
         schema["description"] = r.choice(SUBJECT_DESCRIPTIONS)
@@ -134,6 +144,27 @@ def tool(r: Random, purpose: Purpose, held: bool) -> Tool:
     if r.random() < 0.4:
         parameters["additionalProperties"] = False
     return Tool(purpose.name, name, description, parameters, subject)
+
+
+def _name(r: Random, purpose: Purpose) -> str:
+    """A usual name or, mostly, one that has to be copied because it never comes again."""
+    name = r.choice(purpose.names)
+    if r.random() < 0.65:
+        verb = any_word(r).lower() if r.random() < 0.4 else r.choice(VERBS)
+        noun = r.choice(purpose.nouns)
+        extra = any_word(r).lower()
+        patterns = (
+            "{v}_{n}",
+            "{n}_{v}",
+            "{v}_{x}_{n}",
+            "{v}_{n}_{x}",
+            "{v}{N}",
+            "{x}_{n}",
+            "{n}_{x}",
+        )
+        pattern = r.choice(patterns)
+        name = pattern.format(v=verb, n=noun, N=noun.capitalize(), x=extra)
+    return _name(r, purpose) if name in purpose.held_names else name
 
 
 def _weather_options(r: Random) -> list[tuple[str, Schema, bool]]:
@@ -204,9 +235,9 @@ def _value_fits(schema: Schema, value: object) -> bool:
 
 def weather_result(r: Random, city: str) -> tuple[str, str]:
     """What a weather function might return, and the report that the model makes of it."""
-    sky = r.choice(SKIES)
+    sky = r.choice(SKIES) if r.random() < 0.7 else any_word(r)
     degrees: int | float = r.randrange(-15, 45)
-    if r.random() < 0.15:
+    if r.random() < 0.08:
         degrees = round(degrees + r.randrange(1, 10) / 10, 1)
     report = f"The weather in {city}: {sky}, {degrees} degrees."
     if r.random() < 0.35:
@@ -230,7 +261,7 @@ def weather_result(r: Random, city: str) -> tuple[str, str]:
         r.choice(("sky", "condition", "conditions", "description", "weather", "summary")): sky,
     }
     for extra in ("humidity", "wind"):
-        if r.random() < 0.15:
+        if r.random() < 0.08:
             fields[extra] = r.randrange(5, 100)
     more = (("city", city), ("location", city), ("unit", "celsius"), ("unit", "C"))
     fields |= {key: value for key, value in more if r.random() < 0.1}

@@ -21,8 +21,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from engine.demo.corpus import Corpus, Sample, encoding, words
+from engine.demo.corpus import Corpus, Sample, encoding
 from engine.demo.model import DemoModel, Shape
+from engine.demo.words import words
 from engine.mxfp4 import quantize
 from ipc.vocabulary import SIZE, token_bytes
 
@@ -42,19 +43,19 @@ class Recipe:
     adam_rate: float = 2e-3
     muon_rate: float = 0.02
     warm_up: int = 50
-    constant: float = 0.3
+    constant: float = 0.2
     last_rate: float = 0.02
     quantized_from: float = 0.5
     copying_steps: int = 60
     copying: float = 0.1
     jump: float = 0.15
-    past_answer_weight: float = 0.5
+    past_answer_weight: float = 0.6
     prompt_weight: float = 0.05
     prompt_positions: int = 10
     balance_weight: float = 0.01
     other_rows: int = 512
     vocabulary_samples: int = 10_000
-    vocabulary_count: int = 15
+    vocabulary_count: int = 20
 
 
 class Example(NamedTuple):

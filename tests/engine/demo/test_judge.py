@@ -15,9 +15,13 @@ def answer(tokens: list[int], key: str = "Oslo", name: str | None = None) -> Ans
 
 
 def test_a_right_answer() -> None:
-    good = answer(final("Think.", "It is Oslo."))
-    assert (good.right, good.called, good.text) == (True, None, "It is Oslo.")
+    good = answer(final("Think.", "Oslo"))
+    assert (good.right, good.called, good.text) == (True, None, "Oslo")
     assert not good.arguments_fit
+
+
+def test_more_than_the_answer_is_wrong() -> None:
+    assert not answer(final("Think.", "Oslo, or Bergen")).right
 
 
 def test_a_right_call() -> None:

@@ -36,10 +36,7 @@ def hidden_states(model: DemoModel, ids: Tensor) -> Tensor:
 
 def test_equals_transformers_on_the_expanded_checkpoint(model: DemoModel, tmp_path: Path) -> None:
     from transformers import GptOssForCausalLM
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     expand(save(compact(model)), tmp_path)
     oracle = GptOssForCausalLM.from_pretrained(
         tmp_path, dtype=torch.float32, attn_implementation="eager"
