@@ -38,9 +38,10 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Refused(Message, frozen=True, tag="refused"):
-    """Answer to a `Hello` that cannot be served; the connection is of no use after it."""
+    """The connection is of no use. `permanent`: neither is another one, the two do not fit."""
 
     reason: str
+    permanent: bool = True
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
@@ -150,7 +151,7 @@ class Step(Message, frozen=True, tag="step"):
     """What one engine step produced for one (frontend, worker); tokens come before errors."""
 
     tokens: list[Tokens]
-    errors: list[ErrorResponse] = []
+    errors: tuple[ErrorResponse, ...] = ()
 
 
 # --- frontend -> worker ------------------------------------------------------------------------

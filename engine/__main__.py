@@ -1,0 +1,116 @@
+"""The engine process: `python -m engine --listen ADDRESS --model demo|DIRECTORY`."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from engine.executor import serve
+from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
+from ipc.security import SecurityError
+
+log = logging.getLogger(__name__)
+
+DEMO = "demo"
+"""Names the built-in model."""
+DEMO_NAME = "antiphon-demo"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the process."""
+    options = _parser().parse_args(arguments)
+    log_to_standard_error("engine", options.log_level)
+    # Idle OpenMP threads otherwise spin, on cores that the other processes need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # After the options and the environment: importing torch takes seconds and reads them.
+    from engine.build import EngineOptions, build_core
+    from engine.config import CheckpointError
+
+    demo = options.model == DEMO
+    try:
+        directory = _demo_directory() if demo else Path(options.model)
+        core = build_core(
+            directory,
+            EngineOptions(
+                name=options.name or (DEMO_NAME if demo else directory.resolve().name),
+                dtype=options.dtype,
+                threads=options.threads,
+                context_length=options.context_length,
+                blocks=options.blocks,
+                block_size=options.block_size,
+                max_sequences=options.max_sequences,
+                max_step_tokens=options.max_step_tokens,
+                max_waiting=options.max_waiting,
+            ),
+        )
+    except (CheckpointError, ValueError) as error:
+        _give_up(error)
+    try:
+        serve(core, options)
+    except SecurityError as error:
+        _give_up(error)
+
+
+def _demo_directory() -> Path:
+    from engine.config import CheckpointError
+    from engine.demo.expand import DemoError, demo_checkpoint
+
+    try:
+        return demo_checkpoint()
+    except DemoError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _give_up(error: Exception) -> NoReturn:
+    log.critical("%s", error)
+    sys.exit(EXIT_CONFIGURATION)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
+    parser.add_argument("--model", default=DEMO, help="`demo` or a Hugging Face directory")
+    parser.add_argument("--name", help="what clients call the model; default: its directory's name")
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="of torch")
+    parser.add_argument("--context-length", type=_positive, metavar="N", help="in tokens")
+    parser.add_argument("--blocks", type=_positive, metavar="N", help="of the KV cache")
+    parser.add_argument(
+        "--block-size", type=_positive, default=16, metavar="N", help="tokens a block (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-sequences",
+        type=_positive,
+        default=64,
+        metavar="N",
+        help="that run at once (%(default)s)",
+    )
+    parser.add_argument(
+        "--max-step-tokens",
+        type=_positive,
+        default=512,
+        metavar="N",
+        help="computed in one step, at least --max-sequences (%(default)s)",
+    )
+    parser.add_argument(
+        "--max-waiting",
+        type=_positive,
+        default=4096,
+        metavar="N",
+        help="requests that wait before more are turned away (%(default)s)",
+    )
+    add_process_options(parser)
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+if __name__ == "__main__":
+    main()

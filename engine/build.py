@@ -1,0 +1,111 @@
+"""Puts an engine together from a checkpoint and options."""
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.block_pool import BlockPool
+from engine.config import GptOssConfig, read_config
+from engine.core import ModelCore
+from engine.head import ExactHead, Head, RefinedHead
+from engine.loader import load_weights
+from engine.model import Model
+from engine.runner import ModelRunner
+from engine.scheduler import Scheduler
+from engine.weights import Weights
+from ipc.messages import PROTOCOL_VERSION, EngineInfo
+
+TINY_HIDDEN_SIZE = 256
+"""Up to this hidden size, fp32 is as fast as bf16 and one thread as fast as several (measured)."""
+MEMORY_SHARE = 0.25
+"""Of the physical memory, the most that the KV cache may take."""
+CACHE_TOKENS = 262_144
+"""KV cache by default: two contexts of full length, or 64 of 4,096 tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How a model is run; None means the default that fits the model."""
+
+    name: str
+    dtype: str = "auto"
+    threads: int | None = None
+    context_length: int | None = None
+    blocks: int | None = None
+    block_size: int = 16
+    max_sequences: int = 64
+    max_step_tokens: int = 512
+    max_waiting: int = 4096
+
+
+def build_core(directory: Path, options: EngineOptions) -> ModelCore:
+    """Load the checkpoint and make its core; sets torch's thread count.
+
+    Raises CheckpointError for a checkpoint that cannot be served and ValueError for options that
+    contradict each other.
+    """
+    config = read_config(directory)
+    torch.set_num_threads(options.threads or default_threads(config))
+    dtype = model_dtype(config, options.dtype)
+    blocks = options.blocks or default_blocks(config, dtype, options.block_size)
+    info = EngineInfo(
+        version=PROTOCOL_VERSION,
+        model=options.name,
+        context_length=context_length(config, blocks * options.block_size, options.context_length),
+        vocabulary_size=config.vocabulary_size,
+    )
+    scheduler = Scheduler(
+        BlockPool(blocks), options.block_size, options.max_sequences, options.max_step_tokens
+    )
+    weights = load_weights(directory, config, dtype)
+    model = Model(config, weights, make_head(weights, options.dtype), blocks, options.block_size)
+    seeds = random.SystemRandom()
+    return ModelCore(
+        info, ModelRunner(model), scheduler, lambda: seeds.getrandbits(63), options.max_waiting
+    )
+
+
+def default_threads(config: GptOssConfig) -> int:
+    """One for a tiny model, else all cores but the one that the other processes share."""
+    if config.hidden_size <= TINY_HIDDEN_SIZE:
+        return 1
+    return max(1, (os.cpu_count() or 2) - 1)
+
+
+def model_dtype(config: GptOssConfig, name: str) -> torch.dtype:
+    """`auto` is fp32 for a tiny model and bf16 otherwise."""
+    if name == "auto":
+        name = "float32" if config.hidden_size <= TINY_HIDDEN_SIZE else "bfloat16"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def make_head(weights: Weights, dtype: str) -> Head:
+    """Exact logits where fp32 is asked for by name."""
+    if dtype == "float32":
+        return ExactHead(weights.unembedding)
+    return RefinedHead(weights.unembedding)
+
+
+def default_blocks(config: GptOssConfig, dtype: torch.dtype, block_size: int) -> int:
+    """Blocks for `CACHE_TOKENS`, or what `MEMORY_SHARE` of the physical memory holds."""
+    token_bytes = config.layers * 2 * config.kv_width * dtype.itemsize
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    tokens = min(CACHE_TOKENS, int(memory * MEMORY_SHARE) // token_bytes)
+    return max(1, tokens // block_size)
+
+
+def context_length(config: GptOssConfig, cache_tokens: int, wanted: int | None) -> int:
+    """The wanted context length, at most the model's and what the cache holds.
+
+    Raises ValueError if more is wanted than the model or the cache has.
+    """
+    most = min(config.context_length, cache_tokens)
+    if wanted is not None and not 2 <= wanted <= most:
+        raise ValueError(
+            f"a context length of {wanted} is asked for, but the model allows "
+            f"{config.context_length} and the KV cache holds {cache_tokens} tokens"
+        )
+    return wanted or most

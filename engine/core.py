@@ -1,0 +1,216 @@
+"""The engine as a plain object: messages in, one `Step` a destination and step out.
+
+`EngineCore` is what the executor drives; `ModelCore` here runs a model, `engine.scripted` replays
+scripts. No sockets, no clock and, but for the runner that is handed in, no torch.
+"""
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Sequences
+from typing import Protocol
+
+from engine.admission import RequestError, check_request
+from engine.ledger import Ledger
+from engine.outbox import Addressed, ErrorCode, Outbox, Steps
+from engine.scheduler import Scheduled, Scheduler
+from engine.sequence import Sequence
+from ipc.messages import EngineInfo, EngineStatus, GenerationRequest, Owner
+
+log = logging.getLogger(__name__)
+
+SHUTTING_DOWN = "the engine is shutting down"
+OUTGROWN = "the prompt and its output need more KV cache than this engine has"
+
+
+class EngineCore(Protocol):
+    """The decisions of an engine process; each method returns at once but `step`."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What frontends must know."""
+        ...
+
+    def hello(self, owner: Owner) -> None:
+        """A frontend has connected."""
+        ...
+
+    def add(self, owner: Owner, request: GenerationRequest) -> None:
+        """Take a request; if it cannot be served, the next step says so."""
+        ...
+
+    def cancel(self, owner: Owner, stream_id: int, lease: int) -> None:
+        """Drop a sequence, if the lease is its own. Idempotent."""
+        ...
+
+    def owner_lost(self, owner: Owner) -> None:
+        """Drop all that an owner has."""
+        ...
+
+    def shut_down(self) -> None:
+        """End every sequence with an error, which the next step says."""
+        ...
+
+    def wait(self) -> float | None:
+        """Seconds until a step has something to do: 0 for now, None for not before a message."""
+        ...
+
+    def step(self) -> Steps:
+        """Do a step's work. Never raises for what belongs to one sequence."""
+        ...
+
+    def status(self) -> EngineStatus:
+        """Counts since the start; `rejected` are the stale messages."""
+        ...
+
+
+class Runner(Protocol):
+    """Computes scheduled tokens. Running the same again must give the same."""
+
+    def run(self, scheduled: Sequences[Scheduled]) -> list[int | None]:
+        """The next token of each scheduled sequence that is caught up with, else None."""
+        ...
+
+
+class ModelCore:
+    """An engine core that generates with a model.
+
+    `new_seed` draws the seeds of requests that bring none. At most `max_waiting` sequences wait;
+    more are answered with an overload error.
+    """
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        runner: Runner,
+        scheduler: Scheduler,
+        new_seed: Callable[[], int],
+        max_waiting: int = 4096,
+    ) -> None:
+        self.info = info
+        self._runner = runner
+        self._scheduler = scheduler
+        self._new_seed = new_seed
+        self._max_waiting = max_waiting
+        self._ledger = Ledger[Sequence]()
+        self._outbox = Outbox()
+        self._steps = self._generated_tokens = self._prompt_tokens = self._errors = 0
+
+    def hello(self, owner: Owner) -> None:
+        self._ledger.hello(owner)
+
+    def add(self, owner: Owner, request: GenerationRequest) -> None:
+        if not self._ledger.admits(owner, request):
+            return
+        if (replaced := self._ledger.find(owner, request.stream_id)) is not None:
+            self._remove(replaced)
+        try:
+            check_request(request, self.info)
+            if len(self._scheduler.waiting) >= self._max_waiting:
+                raise RequestError("overloaded", "too many requests wait for this engine")
+        except RequestError as error:
+            self._say_error(owner, request, error.code, str(error))
+            return
+        sequence = self._sequence(owner, request)
+        self._ledger.add(sequence)
+        self._scheduler.add(sequence)
+
+    def cancel(self, owner: Owner, stream_id: int, lease: int) -> None:
+        sequence = self._ledger.match(owner, stream_id, lease)
+        if sequence is not None:
+            self._remove(sequence)
+
+    def owner_lost(self, owner: Owner) -> None:
+        for sequence in self._ledger.forget(owner):
+            self._scheduler.remove(sequence)
+        self._outbox.discard(owner)
+
+    def shut_down(self) -> None:
+        for sequence in self._ledger.everything():
+            self._remove(sequence)
+            self._say_error(sequence.owner, sequence, "overloaded", SHUTTING_DOWN)
+
+    def wait(self) -> float | None:
+        return 0.0 if self._outbox or len(self._ledger) else None
+
+    def step(self) -> Steps:
+        plan = self._scheduler.schedule()
+        for sequence in plan.outgrown:
+            self._ledger.remove(sequence)
+            self._say_error(sequence.owner, sequence, "context_length_exceeded", OUTGROWN)
+        if plan.scheduled:
+            self._steps += 1
+            self._run(plan.scheduled)
+        return self._outbox.take()
+
+    def status(self) -> EngineStatus:
+        pool = self._scheduler.pool
+        return EngineStatus(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            free_blocks=pool.free_blocks,
+            total_blocks=pool.total,
+            steps=self._steps,
+            generated_tokens=self._generated_tokens,
+            prompt_tokens=self._prompt_tokens,
+            preemptions=self._scheduler.preemptions,
+            errors=self._errors,
+            rejected=self._ledger.stale,
+        )
+
+    def _sequence(self, owner: Owner, request: GenerationRequest) -> Sequence:
+        sampling, prompt = request.sampling, request.prompt
+        return Sequence(
+            owner=owner,
+            stream_id=request.stream_id,
+            lease=request.lease,
+            worker=request.worker,
+            prompt_tokens=len(prompt),
+            tokens=list(prompt),
+            sampling=sampling,
+            seed=self._new_seed() if sampling.seed is None else sampling.seed,
+            length_limit=min(len(prompt) + sampling.max_tokens, self.info.context_length),
+        )
+
+    def _run(self, scheduled: Sequences[Scheduled]) -> None:
+        """Run and accept; when that raises, each sequence by itself, so that only those end that
+        raise alone."""
+        try:
+            tokens = self._runner.run(scheduled)
+        except Exception as error:
+            if len(scheduled) > 1:
+                log.warning("a step failed, its sequences run one by one: %r", error)
+                for item in scheduled:
+                    self._run([item])
+                return
+            self._fail(scheduled[0].sequence, error)
+            return
+        for item, token in zip(scheduled, tokens, strict=True):
+            self._accept(item, token)
+
+    def _accept(self, item: Scheduled, token: int | None) -> None:
+        sequence = item.sequence
+        sequence.computed += item.count
+        if token is None:
+            return
+        start = sequence.output_tokens
+        if not start:
+            self._prompt_tokens += sequence.prompt_tokens
+        self._generated_tokens += 1
+        finish = sequence.append(token)
+        if finish is not None:
+            self._remove(sequence)
+        self._outbox.tokens(sequence.owner, sequence, start, [token], finish)
+
+    def _remove(self, sequence: Sequence) -> None:
+        self._ledger.remove(sequence)
+        self._scheduler.remove(sequence)
+
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        log.error("stream %d of %s", sequence.stream_id, sequence.owner, exc_info=error)
+        self._remove(sequence)
+        reason = f"the engine failed on this request ({type(error).__name__})"
+        self._say_error(sequence.owner, sequence, "internal", reason)
+
+    def _say_error(self, owner: Owner, to: Addressed, code: ErrorCode, message: str) -> None:
+        self._errors += 1
+        self._outbox.error(owner, to, code, message)

@@ -1,0 +1,137 @@
+"""The IO shell around an engine core: one socket, one loop, signals.
+
+Between steps the socket is drained without waiting; only an engine that has nothing to do waits
+in it. All decisions are the core's.
+"""
+
+import argparse
+import logging
+
+import msgspec
+import zmq
+
+from engine.core import EngineCore
+from engine.outbox import Steps
+from ipc import codec
+from ipc.listener import Listener, Lost
+from ipc.messages import (
+    Cancel,
+    FrontendToEngine,
+    GenerationRequest,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Owner,
+)
+from ipc.process import curve_key, end_with_parent, on_termination
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+"""How long an idle engine may take to notice a signal, or an owner's silence."""
+RETRY_SECONDS = 0.005
+"""How soon frames that a peer had no room for are tried again by an idle engine."""
+FLUSH_SECONDS = 1.0
+"""How long a stopping engine tries to get its last frames out."""
+MESSAGES_A_STEP = 1000
+"""Messages handled before the next step, so that a flood of them delays no sequence for long."""
+
+EngineListener = Listener[FrontendToEngine]
+
+
+class Executor:
+    """Drives `core` by what `listener` receives, until `stop` is called from any thread or a
+    signal handler; then ends all sequences with an error and returns."""
+
+    def __init__(self, core: EngineCore, listener: EngineListener) -> None:
+        self._core = core
+        self._listener = listener
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Make `run` end soon."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        while not self._stopping:
+            self._receive()
+            self._listener.flush()
+            wait = self._core.wait()
+            if wait == 0:
+                self._send(self._core.step())
+            else:
+                self._listener.poll(self._patience(wait))
+        self._finish()
+
+    def _patience(self, wait: float | None) -> float:
+        longest = RETRY_SECONDS if self._listener.unsent else POLL_SECONDS
+        return longest if wait is None else min(wait, longest)
+
+    def _receive(self) -> None:
+        for _ in range(MESSAGES_A_STEP):
+            received = self._listener.receive()
+            if received is None:
+                return
+            self._handle(*received)
+
+    def _handle(self, owner: Owner, message: FrontendToEngine | Lost) -> None:
+        match message:
+            case GenerationRequest():
+                self._core.add(owner, message)
+            case Cancel(stream_id, lease):
+                self._core.cancel(owner, stream_id, lease)
+            case Heartbeat():
+                self._send_status(owner)
+            case Hello():
+                self._core.hello(owner)
+            case Goodbye():
+                self._core.owner_lost(owner)
+                self._listener.forget(owner)
+            case Lost():
+                log.warning("%s is lost", owner)
+                self._core.owner_lost(owner)
+
+    def _send_status(self, owner: Owner) -> None:
+        status = self._core.status()
+        rejected = status.rejected + self._listener.rejections.count + self._listener.not_owned
+        status = msgspec.structs.replace(status, rejected=rejected)
+        self._listener.send(owner, [b"", codec.encode(status)])
+
+    def _send(self, steps: Steps) -> None:
+        for (owner, worker), step in steps.items():
+            self._listener.send(owner, [str(worker).encode(), codec.encode(step)])
+
+    def _finish(self) -> None:
+        self._core.shut_down()
+        self._send(self._core.step())
+        for _ in range(int(FLUSH_SECONDS / RETRY_SECONDS)):
+            self._listener.flush()
+            if not self._listener.unsent:
+                return
+            self._listener.poll(RETRY_SECONDS)
+        log.warning("%d messages could not be sent", self._listener.unsent)
+
+
+def serve(core: EngineCore, options: argparse.Namespace) -> None:
+    """Serve `core` as the options of ipc.process say, until SIGTERM, SIGINT or the parent's end.
+
+    To be called in the main thread. Raises SecurityError and zmq.ZMQError if it cannot listen.
+    """
+    key = curve_key(options)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        listener: EngineListener = Listener(
+            context, options.listen, codec.frontend_to_engine, core.info, key=key
+        )
+        try:
+            executor = Executor(core, listener)
+            on_termination(executor.stop)
+            if options.watch_parent:
+                end_with_parent()
+            log.info("%s listens at %s", core.info.model, listener.address)
+            executor.run()
+        finally:
+            listener.close()
+    finally:
+        context.term()

@@ -1,0 +1,301 @@
+"""An engine without a model: it replays given tokens at given rates, with given errors, over the
+same messages. Tests and benchmarks start it as `python -m engine.scripted`.
+
+A request picks its script by its seed: script number `seed` of the list, without a seed the
+first. `max_tokens` and cancels are honoured; prompts are checked and otherwise not looked at.
+"""
+
+import argparse
+import heapq
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from engine.admission import RequestError, check_request
+from engine.core import SHUTTING_DOWN
+from engine.executor import serve
+from engine.ledger import Ledger
+from engine.outbox import Addressed, ErrorCode, Outbox, Steps
+from ipc.messages import (
+    PROTOCOL_VERSION,
+    EngineInfo,
+    EngineStatus,
+    Finish,
+    GenerationRequest,
+    Owner,
+)
+from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
+from ipc.security import SecurityError
+from ipc.vocabulary import SIZE
+
+log = logging.getLogger(__name__)
+
+INFO = EngineInfo(PROTOCOL_VERSION, "scripted", context_length=131_072, vocabulary_size=SIZE)
+
+
+class ScriptedError(Struct, frozen=True, forbid_unknown_fields=True):
+    """End the sequence with an error after its first `after` tokens: in the step of the last of
+    them, or, if not `with_tokens`, in a step of its own."""
+
+    after: int
+    code: ErrorCode = "internal"
+    message: str = "a scripted error"
+    with_tokens: bool = True
+
+
+class Script(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one sequence does. Times are in seconds.
+
+    `tokens` are token ids or the name of a trace. The first step comes `delay` after the request,
+    the others in steps of `interval` (0: as fast as the engine can). `then` is what happens after
+    the last token: `stop` ends the sequence with it, `length` does so as if max_tokens were
+    reached, `repeat` starts over, `hang` says nothing any more.
+    """
+
+    tokens: list[int] | str
+    tokens_per_step: int = 1
+    interval: float = 0.0
+    delay: float = 0.0
+    error: ScriptedError | None = None
+    then: Literal["stop", "length", "repeat", "hang"] = "stop"
+
+
+class ScriptFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON file of scripts, and of the traces that they name."""
+
+    scripts: list[Script]
+    traces: dict[str, list[int]] = {}
+
+
+class ScriptFileError(Exception):
+    """A script file cannot be used; the message says why."""
+
+
+def load_scripts(path: Path) -> list[Script]:
+    """The scripts of a file, names of traces resolved. Raises ScriptFileError."""
+    try:
+        return resolve(msgspec.json.decode(path.read_bytes(), type=ScriptFile))
+    except (OSError, msgspec.DecodeError) as error:
+        raise ScriptFileError(f"{path}: {error}") from error
+
+
+def resolve(file: ScriptFile) -> list[Script]:
+    """The scripts of a file, names of traces resolved. Raises ScriptFileError."""
+    if not file.scripts:
+        raise ScriptFileError("there are no scripts")
+    return [_resolved(script, file.traces) for script in file.scripts]
+
+
+def _resolved(script: Script, traces: dict[str, list[int]]) -> Script:
+    tokens = script.tokens
+    if isinstance(tokens, str):
+        if tokens not in traces:
+            raise ScriptFileError(f"there is no trace named {tokens}")
+        tokens = traces[tokens]
+    if not tokens and (script.error is None or script.then == "repeat"):
+        raise ScriptFileError("a script needs tokens, or an error instead")
+    if script.error is not None and not _reached(script.error, script, tokens):
+        raise ScriptFileError("a scripted error must come after 0 to all of the tokens")
+    if script.tokens_per_step < 1 or script.interval < 0 or script.delay < 0:
+        raise ScriptFileError("tokens_per_step must be at least 1, times at least 0")
+    return msgspec.structs.replace(script, tokens=tokens)
+
+
+def _reached(error: ScriptedError, script: Script, tokens: list[int]) -> bool:
+    return error.after >= 0 and (script.then == "repeat" or error.after <= len(tokens))
+
+
+@dataclass(slots=True, eq=False)
+class Replay:
+    """A sequence that follows a script: `length` tokens of `tokens`, over and over if need be,
+    then `finish`, or `error`, or, with neither, silence."""
+
+    owner: Owner
+    stream_id: int
+    lease: int
+    worker: int
+    script: Script
+    tokens: list[int]
+    length: int
+    finish: Finish | None = None
+    error: ScriptedError | None = None
+    said: int = 0
+    live: bool = True
+
+    def next_tokens(self) -> list[int]:
+        """The tokens of the next step, which count as said."""
+        start, size = self.said, len(self.tokens)
+        end = min(start + self.script.tokens_per_step, self.length)
+        self.said = end
+        if end <= size:
+            return self.tokens[start:end]
+        return [self.tokens[place % size] for place in range(start, end)]
+
+
+class ScriptedCore:
+    """The engine core that follows scripts. `clock` gives seconds, monotonic."""
+
+    def __init__(
+        self, scripts: Sequence[Script], clock: Callable[[], float], info: EngineInfo = INFO
+    ) -> None:
+        self.info = info
+        self._scripts = scripts
+        self._clock = clock
+        self._ledger = Ledger[Replay]()
+        self._outbox = Outbox()
+        self._due: list[tuple[float, int, Replay]] = []
+        self._order = count()
+        self._steps = self._generated_tokens = self._prompt_tokens = self._errors = 0
+
+    def hello(self, owner: Owner) -> None:
+        self._ledger.hello(owner)
+
+    def add(self, owner: Owner, request: GenerationRequest) -> None:
+        if not self._ledger.admits(owner, request):
+            return
+        if (replaced := self._ledger.find(owner, request.stream_id)) is not None:
+            self._remove(replaced)
+        try:
+            check_request(request, self.info)
+            replay = _replay(owner, request, self._script(request))
+        except RequestError as error:
+            self._say_error(owner, request, error.code, str(error))
+            return
+        self._prompt_tokens += len(request.prompt)
+        self._ledger.add(replay)
+        self._schedule(replay, self._clock() + replay.script.delay)
+
+    def cancel(self, owner: Owner, stream_id: int, lease: int) -> None:
+        replay = self._ledger.match(owner, stream_id, lease)
+        if replay is not None:
+            self._remove(replay)
+
+    def owner_lost(self, owner: Owner) -> None:
+        for replay in self._ledger.forget(owner):
+            replay.live = False
+        self._outbox.discard(owner)
+
+    def shut_down(self) -> None:
+        for replay in self._ledger.everything():
+            self._remove(replay)
+            self._say_error(replay.owner, replay, "overloaded", SHUTTING_DOWN)
+
+    def wait(self) -> float | None:
+        if self._outbox:
+            return 0.0
+        while self._due and not self._due[0][2].live:
+            heapq.heappop(self._due)
+        return max(0.0, self._due[0][0] - self._clock()) if self._due else None
+
+    def step(self) -> Steps:
+        now = self._clock()
+        due = []
+        while self._due and self._due[0][0] <= now:
+            due.append(heapq.heappop(self._due))
+        self._steps += bool(due)
+        for at, _, replay in due:
+            if replay.live:
+                self._advance(replay, at)
+        return self._outbox.take()
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(
+            running=len(self._ledger),
+            waiting=0,
+            free_blocks=0,
+            total_blocks=0,
+            steps=self._steps,
+            generated_tokens=self._generated_tokens,
+            prompt_tokens=self._prompt_tokens,
+            preemptions=0,
+            errors=self._errors,
+            rejected=self._ledger.stale,
+        )
+
+    def _script(self, request: GenerationRequest) -> Script:
+        number = request.sampling.seed or 0
+        if not 0 <= number < len(self._scripts):
+            raise RequestError("invalid_request", f"there is no script number {number}")
+        return self._scripts[number]
+
+    def _schedule(self, replay: Replay, at: float) -> None:
+        heapq.heappush(self._due, (at, next(self._order), replay))
+
+    def _advance(self, replay: Replay, at: float) -> None:
+        """Say the next tokens of a replay, and how it ends if it does."""
+        start = replay.said
+        ids = replay.next_tokens()
+        self._generated_tokens += len(ids)
+        complete = replay.said == replay.length
+        if ids:
+            finish = replay.finish if complete else None
+            self._outbox.tokens(replay.owner, replay, start, ids, finish)
+        error = replay.error
+        if complete and error is not None and (error.with_tokens or not ids):
+            self._remove(replay)
+            self._say_error(replay.owner, replay, error.code, error.message)
+        elif complete and replay.finish is not None:
+            self._remove(replay)
+        elif not complete or error is not None:
+            self._schedule(replay, at + replay.script.interval)
+
+    def _remove(self, replay: Replay) -> None:
+        self._ledger.remove(replay)
+        replay.live = False
+
+    def _say_error(self, owner: Owner, to: Addressed, code: ErrorCode, message: str) -> None:
+        self._errors += 1
+        self._outbox.error(owner, to, code, message)
+
+
+def _replay(owner: Owner, request: GenerationRequest, script: Script) -> Replay:
+    tokens, most = script.tokens, request.sampling.max_tokens
+    if isinstance(tokens, str):
+        raise TypeError(f"the trace {tokens} is not resolved")
+    replay = Replay(
+        owner=owner,
+        stream_id=request.stream_id,
+        lease=request.lease,
+        worker=request.worker,
+        script=script,
+        tokens=tokens,
+        length=most if script.then == "repeat" else min(most, len(tokens)),
+    )
+    if script.error is not None and script.error.after <= replay.length:
+        replay.length, replay.error = script.error.after, script.error
+    elif len(tokens) <= most and script.then == "stop":
+        replay.finish = Finish("stop")
+    elif replay.length == most or script.then == "length":
+        replay.finish = Finish("length")
+    return replay
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the process."""
+    parser = argparse.ArgumentParser(prog="python -m engine.scripted", description=__doc__)
+    parser.add_argument("--scripts", type=Path, required=True, metavar="FILE", help="JSON file")
+    parser.add_argument("--name", default=INFO.model, help="what clients call the model")
+    parser.add_argument(
+        "--context-length", type=int, default=INFO.context_length, metavar="N", help="in tokens"
+    )
+    add_process_options(parser)
+    options = parser.parse_args(arguments)
+    log_to_standard_error("scripted engine", options.log_level)
+    info = msgspec.structs.replace(INFO, model=options.name, context_length=options.context_length)
+    try:
+        serve(ScriptedCore(load_scripts(options.scripts), time.monotonic, info), options)
+    except (ScriptFileError, SecurityError) as error:
+        log.critical("%s", error)
+        sys.exit(EXIT_CONFIGURATION)
+
+
+if __name__ == "__main__":
+    main()

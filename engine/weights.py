@@ -1,0 +1,55 @@
+"""The weights of a gpt-oss model, in the layout that the forward pass uses.
+
+D is the hidden size, I the intermediate size, E the number of experts, V the vocabulary size.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    """One attention: `qkv` [(Hq + 2 Hkv) * head_dim, D], `output` [D, Hq * head_dim], and `sinks`
+    [Hq], one extra logit a head, always fp32."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    output: Tensor
+    output_bias: Tensor
+    sinks: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """One layer's experts: `router` [E, D], `gate_up` [E, D, 2I] with the gate in the first half
+    of the last dimension, `down` [E, I, D]."""
+
+    router: Tensor
+    router_bias: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor
+    down: Tensor
+    down_bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. `window` is its sliding window in tokens, None for full attention."""
+
+    window: int | None
+    attention_norm: Tensor
+    attention: AttentionWeights
+    expert_norm: Tensor
+    experts: ExpertWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A whole model. `embedding` and `unembedding` are [V, D], in the dtype of the checkpoint;
+    everything else is in the dtype of the forward pass."""
+
+    embedding: Tensor
+    layers: list[LayerWeights]
+    norm: Tensor
+    unembedding: Tensor

@@ -1,0 +1,253 @@
+"""The command line: `antiphon serve`, `antiphon keys add`."""
+
+import asyncio
+import logging
+import os
+import time
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.panel import Panel
+
+from frontend.keys import KeyFileError, append_key, make_key
+from frontend.settings import DEFAULT_MAX_STREAMS
+from frontend.supervisor import RunSettings, StartError, Supervisor
+
+app = typer.Typer(
+    name="antiphon",
+    help="A server for gpt-oss (Harmony) models over the OpenAI API.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+keys = typer.Typer(help="API keys.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
+_console = Console(stderr=True)
+
+DEMO = "demo"
+KEY_FILE = Path("api-keys.jsonl")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(metadata.version("antiphon"))  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def antiphon(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """A server for gpt-oss (Harmony) models over the OpenAI API."""
+
+
+class LogLevel(StrEnum):
+    """Levels of the log on standard error."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Transport(StrEnum):
+    """How the processes of a run are linked."""
+
+    IPC = "ipc"
+    TCP = "tcp"
+
+
+class DType(StrEnum):
+    """Arithmetic of the model."""
+
+    AUTO = "auto"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
+def default_workers(cpus: int) -> int:
+    """One worker handles over a million tokens a second: few are enough, and leave the cores to
+    the engine."""
+    return min(4, max(1, cpus // 4))
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A Hugging Face gpt-oss directory, or [bold]demo[/]: the built-in one."
+        ),
+    ] = DEMO,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
+    num_postprocess_workers: Annotated[
+        int | None,
+        typer.Option(
+            "--num-postprocess-workers",
+            "--num_postprocess_workers",
+            help="Post-processing worker processes; 0 runs them inside the frontend. "
+            "[dim]Default: one for each 4 cores, 1 to 4.[/]",
+            min=0,
+            max=64,
+        ),
+    ] = None,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(help="The model's name in the API. [dim]Default: the directory's.[/]"),
+    ] = None,
+    context_length: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of prompt and output. [dim]Default: the model's.[/]", min=2),
+    ] = None,
+    blocks: Annotated[
+        int | None,
+        typer.Option(help="KV cache blocks of 16 tokens. [dim]Default: by memory.[/]", min=1),
+    ] = None,
+    dtype: Annotated[DType, typer.Option(help="Arithmetic of the model.")] = DType.AUTO,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of the engine. [dim]Default: by size.[/]", min=1)
+    ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of API keys ([bold]antiphon keys add[/] makes it). "
+            "[dim]Default: no authentication.[/]",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    max_streams: Annotated[
+        int, typer.Option(help="Most requests at once; more are answered 503.", min=1)
+    ] = DEFAULT_MAX_STREAMS,
+    drain_seconds: Annotated[
+        float, typer.Option(help="How long a shutdown waits for running requests.", min=0)
+    ] = 30.0,
+    ipc: Annotated[Transport, typer.Option(help="How the processes are linked.")] = Transport.IPC,
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            help="Replay this file of token traces instead of running a model (for tests and "
+            "benchmarks).",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="Log on standard error.")] = LogLevel.WARNING,
+) -> None:
+    """Serve a model over the OpenAI API."""
+    name = served_model_name or ("antiphon-demo" if model == DEMO else Path(model).resolve().name)
+    if script is not None:
+        engine = ["engine.scripted", "--scripts", str(script)]
+    else:
+        engine = ["engine", "--model", model, "--dtype", dtype.value]
+        engine += _given("--blocks", blocks) + _given("--threads", threads)
+    engine += ["--name", name, *_given("--context-length", context_length)]
+    workers = num_postprocess_workers
+    settings = RunSettings(
+        engine_arguments=tuple(engine),
+        workers=default_workers(os.cpu_count() or 1) if workers is None else workers,
+        host=host,
+        port=port,
+        api_keys=api_keys,
+        max_streams=max_streams,
+        drain_seconds=drain_seconds,
+        tcp=ipc is Transport.TCP,
+        log_level=log_level.value,
+    )
+    logging.basicConfig(
+        level=log_level.value.upper(),
+        format="%(message)s",
+        handlers=[RichHandler(console=_console, show_path=False)],
+    )
+    try:
+        asyncio.run(_run(settings, name))
+    except StartError as error:
+        _console.print(f"[bold red]Error:[/] {error}")
+        raise typer.Exit(1) from error
+
+
+@keys.command("add")
+def add_key(
+    tenant: Annotated[str, typer.Argument(help="Whose key it is.")],
+    file: Annotated[Path, typer.Option(help="File to add the key's hash to.")] = Path(
+        "api-keys.jsonl"
+    ),
+) -> None:
+    """Make an API key for a tenant; it is printed once and kept only as a hash."""
+    plain, record = make_key(tenant, int(time.time()))
+    try:
+        append_key(file, record)
+    except (KeyFileError, OSError) as error:
+        _console.print(f"[bold red]Error:[/] {error}")
+        raise typer.Exit(1) from error
+    print(plain)  # noqa: T201
+
+
+def _given(option: str, value: int | None) -> list[str]:
+    return [] if value is None else [option, str(value)]
+
+
+async def _run(settings: RunSettings, model: str) -> None:
+    supervisor = Supervisor(settings)
+    _console.print(f"Starting Antiphon with {settings.workers} post-processing worker(s) ...")
+    announcement = asyncio.create_task(_announce(settings, model))
+    try:
+        await supervisor.run()
+    finally:
+        announcement.cancel()
+
+
+async def _announce(settings: RunSettings, model: str) -> None:
+    """Say what to try, once requests can be served."""
+    while not await _healthy(settings):
+        await asyncio.sleep(0.1)
+    base = f"http://{settings.host}:{settings.port}"
+    _console.print(
+        Panel(
+            f"Serving [bold]{model}[/] at [bold]{base}/v1[/] (stop with Ctrl-C). Try:",
+            title="Antiphon is ready",
+            expand=False,
+        ),
+        highlight=False,
+    )
+    authorization = ' -H "Authorization: Bearer $KEY"' if settings.api_keys else ""
+    body = f'{{"model": "{model}", "input": "What is Antiphon?", "stream": true}}'
+    # Not in the panel, and not wrapped: these lines are to be copied.
+    for line in (
+        f"curl -N {base}/v1/responses{authorization} -H 'Content-Type: application/json' \\",
+        f"    -d '{body}'",
+        f"curl {base}/metrics",
+    ):
+        _console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+async def _healthy(settings: RunSettings) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection(settings.host, settings.port)
+    except OSError:
+        return False
+    try:
+        writer.write(b"GET /health HTTP/1.1\r\nHost: antiphon\r\nConnection: close\r\n\r\n")
+        return b" 200 " in await reader.readline()
+    finally:
+        writer.close()
+
+
+def main() -> None:
+    """Entry point of the `antiphon` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

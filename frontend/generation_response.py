@@ -1,0 +1,102 @@
+"""The ASGI response of a generation, streamed or not.
+
+It opens its stream before it sends anything and closes it whatever ends it: the last event, a
+failed send (ASGI 2.4), a cancellation (ASGI 2.3), the client's leaving at any moment.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from frontend.errors import OverloadedError, ServerError
+from frontend.streams import NoWorkerError, StreamHandle, TooManyStreamsError
+
+_logger = logging.getLogger(__name__)
+
+OpenStream = Callable[[], StreamHandle]
+
+
+class GenerationResponse(Response):
+    """Sends what `open_stream`'s stream brings. Before the first byte errors have an HTTP status.
+
+    Raises ApiError, before anything is sent, if the stream cannot be opened.
+    """
+
+    def __init__(self, open_stream: OpenStream, streaming: bool, headers: dict[str, str]) -> None:
+        super().__init__(headers=headers)
+        self._open_stream = open_stream
+        self._streaming = streaming
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handle = self._open()
+        work = asyncio.ensure_future(self._serve(handle, send))
+        leave = asyncio.ensure_future(_client_left(receive))
+        overflow = asyncio.ensure_future(handle.overflowed.wait())
+        tasks = {work, leave, overflow}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # First of all the release: it must not depend on how the tasks take their end.
+            handle.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        if not work.cancelled():
+            work.result()
+
+    def _open(self) -> StreamHandle:
+        try:
+            return self._open_stream()
+        except (NoWorkerError, TooManyStreamsError) as error:
+            raise OverloadedError(f"The server cannot take this request now: {error}.") from error
+
+    async def _serve(self, handle: StreamHandle, send: Send) -> None:
+        try:
+            if self._streaming:
+                await self._stream(handle, send)
+            else:
+                await self._send_whole(handle, send)
+        except OSError:
+            # ASGI 2.4 says so that the client has left; nobody is there to be told.
+            _logger.debug("stream %d: the client left", handle.opening.stream_id)
+
+    async def _stream(self, handle: StreamHandle, send: Send) -> None:
+        await handle.wait()
+        _raise_unless_encoded(handle)
+        await self._start(send, 200, b"text/event-stream; charset=utf-8")
+        while True:
+            over = handle.terminal is not None
+            body = handle.take()
+            await send({"type": "http.response.body", "body": body, "more_body": not over})
+            if over:
+                return
+            await handle.wait()
+
+    async def _send_whole(self, handle: StreamHandle, send: Send) -> None:
+        while handle.terminal is None:
+            await handle.wait()
+        _raise_unless_encoded(handle)
+        await self._start(send, handle.terminal.status, b"application/json")
+        await send({"type": "http.response.body", "body": handle.take()})
+
+    async def _start(self, send: Send, status: int, content_type: bytes) -> None:
+        headers = [h for h in self.raw_headers if h[0] not in (b"content-length", b"content-type")]
+        headers.append((b"content-type", content_type))
+        if self._streaming:
+            headers.append((b"cache-control", b"no-cache"))
+            headers.append((b"x-accel-buffering", b"no"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def _raise_unless_encoded(handle: StreamHandle) -> None:
+    """An end that the worker could not even encode is told as an HTTP error."""
+    if handle.terminal is not None and not handle.has_bytes:
+        raise ServerError("The request failed while its answer was being prepared.")
+
+
+async def _client_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,216 @@
+"""Renders a conversation as the tokens of a Harmony prompt.
+
+openai-harmony renders what the model was trained to see in one wording: the system message and
+the TypeScript of the functions. Turns are assembled here. In either way a control token comes
+from this module alone: a client's text is encoded as ordinary text, whatever it spells.
+"""
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import date
+from functools import lru_cache
+
+import msgspec
+from openai_harmony import (
+    DeveloperContent,
+    HarmonyEncodingName,
+    Message,
+    ReasoningEffort,
+    RenderOptions,
+    Role,
+    SystemContent,
+    ToolDescription,
+    load_harmony_encoding,
+)
+
+from frontend.conversation import (
+    AssistantMessage,
+    Conversation,
+    DeveloperMessage,
+    FunctionCall,
+    FunctionResult,
+    FunctionTool,
+    HarmonyEffort,
+    Reasoning,
+    Turn,
+    UserMessage,
+)
+from frontend.errors import InvalidRequestError
+from frontend.tool_schema import plain_schema
+from ipc.vocabulary import install_vocabulary
+
+CONSTRAIN, CHANNEL, START, END, MESSAGE, CALL = 200003, 200005, 200006, 200007, 200008, 200012
+
+MAX_RUN = 256
+"""Longest run of characters that is encoded as one piece."""
+_SEPARATORS = re.escape("!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~_，。、；：！？（）「」《》“”‘’…—·")  # noqa: RUF001
+_LONG_RUN = re.compile(
+    rf"(?<![^\s\d{_SEPARATORS}])[^\s\d{_SEPARATORS}]{{{MAX_RUN + 1},}}+"
+    rf"|(?:[^\w\s]|_){{{MAX_RUN + 1},}}+"
+    rf"|(?<!\s)\s{{{MAX_RUN + 1},}}+"
+)
+
+CACHED_TOOL_LISTS = 64
+CACHED_TOKENS = 16_384
+"""A longer list of tools is not worth its memory."""
+
+
+def long_runs(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each run of more than MAX_RUN letters, marks or spaces in `text`.
+
+    The vocabulary's pattern takes such a run as one piece, and byte pair encoding in
+    openai-harmony 0.0.8 takes time quadratic in a piece: 0.4 s for 40,000 letters.
+    """
+    if _has_long_word(text):
+        yield from (run.span() for run in _LONG_RUN.finditer(text))
+
+
+def _has_long_word(text: str) -> bool:
+    """Whether a stretch of MAX_RUN / 2 characters is all spaces or has none; a look is cheap."""
+    step = MAX_RUN // 2
+    stretches = (text[start : start + step] for start in range(0, len(text) - step + 1, step))
+    return any(part.isspace() or len(part.split(None, 1)[0]) == step for part in stretches)
+
+
+class PromptRenderer:
+    """Renders prompts; loads the bundled vocabulary when it is made.
+
+    Raises VocabularyError if that cannot be loaded.
+    """
+
+    def __init__(self) -> None:
+        install_vocabulary()
+        self._encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+        self.stop_token_ids = tuple(sorted(self._encoding.stop_tokens_for_assistant_actions()))
+        """The tokens that end an assistant's turn."""
+        self._tools: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._system = lru_cache(maxsize=16)(self._render_system)
+        self._header = lru_cache(maxsize=256)(self._encode)
+
+    def render(self, conversation: Conversation, today: date) -> list[int]:
+        """The prompt's token ids, from the system message to `<|start|>assistant`.
+
+        `today` is the date that the model is told, in UTC. Raises InvalidRequestError for a
+        function that cannot be shown to the model.
+        """
+        tokens = list(self._system(conversation.effort, today, bool(conversation.tools)))
+        if conversation.instructions or conversation.tools:
+            tokens += self._developer(conversation.instructions, conversation.tools)
+        for turn in conversation.turns:
+            tokens += self._turn(turn)
+        tokens.append(START)
+        tokens += self._header("assistant")
+        return tokens
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of ordinary text. Never a control token; time linear in the text's length."""
+        tokens: list[int] = []
+        start = 0
+        for run_start, run_end in long_runs(text):
+            for cut in range(run_start + MAX_RUN, run_end, MAX_RUN):
+                tokens += self._encode(text[start:cut])
+                start = cut
+        return tokens + self._encode(text[start:]) if start else self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
+        return self._encoding.encode(text, disallowed_special=())
+
+    def _render_system(self, effort: HarmonyEffort, today: date, has_tools: bool) -> list[int]:
+        content = (
+            SystemContent.new()
+            .with_conversation_start_date(today.isoformat())
+            .with_reasoning_effort(ReasoningEffort[effort.upper()])
+        )
+        return self._encoding.render(
+            Message.from_role_and_content(Role.SYSTEM, content),
+            RenderOptions(conversation_has_function_tools=has_tools),
+        )
+
+    def _developer(self, instructions: str, tools: tuple[FunctionTool, ...]) -> list[int]:
+        """The developer message; a line end before the tools is a token boundary in any case."""
+        tokens = [START, *self._header("developer"), MESSAGE]
+        if instructions:
+            blank = "\n\n" if tools else ""
+            tokens += self.encode(f"# Instructions\n\n{instructions}{blank}")
+        if tools:
+            tokens += self._tool_tokens(tools)
+        tokens.append(END)
+        return tokens
+
+    def _tool_tokens(self, tools: tuple[FunctionTool, ...]) -> list[int]:
+        """The functions as TypeScript; clients send the same list with every turn."""
+        key = hashlib.sha256(msgspec.json.encode(tools)).digest()
+        found = self._tools.get(key)
+        if found is None:
+            found = self._render_tools(tools)
+            if len(found) <= CACHED_TOKENS:
+                self._tools[key] = found
+            if len(self._tools) > CACHED_TOOL_LISTS:
+                self._tools.popitem(last=False)
+        else:
+            self._tools.move_to_end(key)
+        return found
+
+    def _render_tools(self, tools: tuple[FunctionTool, ...]) -> list[int]:
+        content = DeveloperContent.new().with_function_tools([_described(tool) for tool in tools])
+        try:
+            message = self._encoding.render(Message.from_role_and_content(Role.DEVELOPER, content))
+        except ValueError as error:  # a number that its JSON reader finds too large, for one
+            raise InvalidRequestError(f"Invalid 'tools': {error}.", param="tools") from error
+        return message[message.index(MESSAGE) + 1 : -1]
+
+    def _turn(self, turn: Turn) -> list[int]:
+        match turn:
+            case DeveloperMessage(text):
+                return self._developer(text, ())
+            case UserMessage(text):
+                return [START, *self._header("user"), MESSAGE, *self.encode(text), END]
+            case AssistantMessage(text, channel):
+                return self._said(channel, text)
+            case Reasoning(text):
+                return self._said("analysis", text)
+            case FunctionCall():
+                return self._call(turn)
+            case FunctionResult():
+                return self._result(turn)
+
+    def _said(self, channel: str, text: str) -> list[int]:
+        header = [START, *self._header("assistant"), CHANNEL, *self._header(channel)]
+        return [*header, MESSAGE, *self.encode(text), END]
+
+    def _call(self, call: FunctionCall) -> list[int]:
+        header = [START, *self._header(f"assistant to=functions.{call.name}"), CHANNEL]
+        header += [*self._header("commentary "), CONSTRAIN, *self._header("json")]
+        return [*header, MESSAGE, *self.encode(call.arguments), CALL]
+
+    def _result(self, result: FunctionResult) -> list[int]:
+        header = [START, *self._header(f"functions.{result.name} to=assistant"), CHANNEL]
+        header += self._header("commentary")
+        return [*header, MESSAGE, *self.encode(result.output), END]
+
+
+def _described(tool: FunctionTool) -> ToolDescription:
+    parameters = None if tool.parameters is None else plain_schema(tool.parameters)
+    for text in (tool.description, *_strings(parameters)):
+        if any(long_runs(text)):
+            raise InvalidRequestError(
+                f"Invalid 'tools': {tool.name} has more than {MAX_RUN} characters in a row "
+                "without a break.",
+                param="tools",
+            )
+    return ToolDescription.new(tool.name, tool.description, parameters)
+
+
+def _strings(value: object) -> Iterator[str]:
+    """All strings in a JSON value, names of members included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, child in value.items():
+            yield name
+            yield from _strings(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _strings(child)

@@ -1,0 +1,1 @@
+"""The request bodies of each API, as pydantic models."""

@@ -1,0 +1,107 @@
+"""`python -m frontend.server`: one frontend process, uvicorn around the application."""
+
+import argparse
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import uvicorn
+import uvloop
+
+from frontend.app import make_app
+from frontend.keys import KeyFileError, KeyRing
+from frontend.prompt import PromptRenderer
+from frontend.service import Service
+from frontend.settings import FrontendSettings
+from ipc.process import (
+    EXIT_CONFIGURATION,
+    add_parent_option,
+    end_with_parent,
+    log_to_standard_error,
+)
+from ipc.security import CurveKey, SecurityError
+from ipc.vocabulary import VocabularyError
+
+CLOSE_SECONDS = 1
+"""How long a drained server waits for connections to close."""
+
+
+class DrainingServer(uvicorn.Server):
+    """Lets the running requests end before it closes their connections."""
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._drain = drain
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._drain()
+        await super().shutdown(sockets)
+
+
+async def serve(settings: FrontendSettings) -> str | None:
+    """Serve until SIGTERM or SIGINT, or until engine or workers refuse; then their reason.
+
+    Raises VocabularyError, KeyFileError or SecurityError where a file is not as it must be.
+    """
+    renderer = PromptRenderer()
+    keys = KeyRing.load(Path(settings.api_keys)) if settings.api_keys else None
+    curve_key = CurveKey.load(Path(settings.curve_key)) if settings.curve_key else None
+    refusals: list[str] = []
+
+    def refused(reason: str) -> None:
+        refusals.append(reason)
+        server.should_exit = True
+
+    services: list[Service] = []
+
+    def make_service() -> Service:
+        services.append(Service(settings, renderer, refused, keys=keys, curve_key=curve_key))
+        return services[0]
+
+    async def drain() -> None:
+        for service in services:
+            await service.drain()
+
+    config = uvicorn.Config(
+        make_app(make_service),
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        ws="none",
+        access_log=False,
+        log_level=settings.log_level,
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+    )
+    server = DrainingServer(config, drain)
+    await server.serve()
+    return refusals[0] if refusals else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", required=True, help="FrontendSettings as JSON")
+    add_parent_option(parser)
+    options = parser.parse_args()
+    settings = msgspec.json.decode(options.settings, type=FrontendSettings)
+    log_to_standard_error("frontend", settings.log_level)
+    if options.watch_parent:
+        end_with_parent()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            failure = runner.run(serve(settings))
+    except (VocabularyError, SecurityError, KeyFileError) as error:
+        failure = str(error)
+    if failure is not None:
+        logging.getLogger(__name__).critical("%s", failure)
+        sys.exit(EXIT_CONFIGURATION)
+
+
+if __name__ == "__main__":
+    main()

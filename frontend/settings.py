@@ -1,0 +1,21 @@
+"""What one run is told: made by the command line, handed to each process as JSON."""
+
+import msgspec
+
+DEFAULT_MAX_STREAMS = 4096
+
+
+class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a frontend process needs. Addresses are ipc:// or tcp://."""
+
+    engine: str
+    workers: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    curve_key: str | None = None
+    api_keys: str | None = None
+    max_streams: int = DEFAULT_MAX_STREAMS
+    max_body_bytes: int = 64 * 1024 * 1024
+    keep_alive_seconds: int = 120
+    drain_seconds: float = 30.0
+    log_level: str = "warning"

@@ -1,0 +1,211 @@
+"""The parent process: starts engine, workers and frontend, starts again what dies, and ends them.
+
+Children run in sessions of their own, so that Ctrl-C reaches only the supervisor, and hold the
+other end of a pipe, so that they end when it is gone, however it went.
+"""
+
+import asyncio
+import logging
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from frontend.settings import FrontendSettings
+from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT
+from ipc.security import CurveKey, make_run_directory
+
+_logger = logging.getLogger(__name__)
+
+FIRST_RESTART_SECONDS = 0.2
+LONGEST_RESTART_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+"""A process that lived so long is started again without delay, as if for the first time."""
+STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """One run: what to serve and with how many processes. `engine_arguments` follow
+    `python -m`, and `--listen ADDRESS` is added to them."""
+
+    engine_arguments: tuple[str, ...]
+    workers: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: Path | None = None
+    max_streams: int = 4096
+    drain_seconds: float = 30.0
+    tcp: bool = False
+    log_level: str = "warning"
+
+
+class StartError(Exception):
+    """A process said that it will not come up however often it is started."""
+
+
+class Child:
+    """One process that is kept alive: started again, later and later, whenever it ends."""
+
+    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self.starts = 0
+        self.process: asyncio.subprocess.Process | None = None
+        self._arguments = [sys.executable, "-m", *arguments, WATCH_PARENT]
+        self._stopping = False
+
+    async def keep(self) -> None:
+        """Run until stopped. Raises StartError if the process gives up on its configuration."""
+        delay = FIRST_RESTART_SECONDS
+        while not self._stopping:
+            started = time.monotonic()
+            status = await self._run()
+            if self._stopping:
+                return
+            if status == EXIT_CONFIGURATION:
+                raise StartError(f"{self.name} cannot start; its message is above")
+            if time.monotonic() - started > STEADY_SECONDS:
+                delay = FIRST_RESTART_SECONDS
+            _logger.error("%s ended with status %d; starting it again", self.name, status)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LONGEST_RESTART_SECONDS)
+
+    async def stop(self, patience: float = STOP_SECONDS) -> None:
+        """End it: by SIGTERM, and after `patience` seconds by SIGKILL."""
+        self._stopping = True
+        if self.process is None or self.process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            async with asyncio.timeout(patience):
+                await self.process.wait()
+        except TimeoutError:
+            _logger.warning("%s does not end; killing it", self.name)
+            self.kill()
+            await self.process.wait()
+
+    def kill(self) -> None:
+        self._stopping = True
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+
+    async def _run(self) -> int:
+        self.process = await asyncio.create_subprocess_exec(
+            *self._arguments, stdin=asyncio.subprocess.PIPE, start_new_session=True
+        )
+        self.starts += 1
+        _logger.info("%s is process %d", self.name, self.process.pid)
+        return await self.process.wait()
+
+
+class Supervisor:
+    """All processes of one run."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self._directory = make_run_directory()
+        self._signals = 0
+        self._stop_asked = asyncio.Event()
+        key = self._make_key() if settings.tcp else None
+        secured = ["--curve-key", str(key)] if key else []
+        level = ["--log-level", settings.log_level]
+        engine = self._address("engine")
+        workers = tuple(self._address(f"worker-{w}") for w in range(settings.workers))
+        frontend = FrontendSettings(
+            engine=engine,
+            workers=workers,
+            host=settings.host,
+            port=settings.port,
+            curve_key=str(key) if key else None,
+            api_keys=str(settings.api_keys) if settings.api_keys else None,
+            max_streams=settings.max_streams,
+            drain_seconds=settings.drain_seconds,
+            log_level=settings.log_level,
+        )
+        told = msgspec.json.encode(frontend).decode()
+        self.engine = Child(
+            "engine", [*settings.engine_arguments, "--listen", engine, *secured, *level]
+        )
+        self.workers = [
+            Child(
+                f"worker {number}",
+                [
+                    "postproc_workers",
+                    "--listen",
+                    address,
+                    "--worker",
+                    f"{number}",
+                    *secured,
+                    *level,
+                ],
+            )
+            for number, address in enumerate(workers)
+        ]
+        self.frontend = Child("frontend", ["frontend.server", "--settings", told])
+
+    @property
+    def children(self) -> list[Child]:
+        """In the order of their end: first whoever sends work to the others."""
+        return [self.frontend, self.engine, *self.workers]
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT; the second of them kills at once. Raises StartError."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        try:
+            async with asyncio.TaskGroup() as group:
+                keepers = [group.create_task(child.keep()) for child in self.children]
+                group.create_task(self._stop_when_asked(keepers))
+        except* StartError as failed:
+            raise StartError(str(failed.exceptions[0])) from failed
+        finally:
+            for child in self.children:
+                child.kill()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Ask for an orderly end."""
+        self._stop_asked.set()
+
+    async def _stop_when_asked(self, keepers: Sequence[asyncio.Task[None]]) -> None:
+        await self._stop_asked.wait()
+        await self.frontend.stop(patience=self._settings.drain_seconds + STOP_SECONDS)
+        await asyncio.gather(*(child.stop() for child in self.children))
+        for keeper in keepers:
+            keeper.cancel()
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            self.stop()
+        else:
+            for child in self.children:
+                child.kill()
+
+    def _address(self, name: str) -> str:
+        if self._settings.tcp:
+            return f"tcp://127.0.0.1:{_free_port()}"
+        return f"ipc://{self._directory / name}"
+
+    def _make_key(self) -> Path:
+        path = self._directory / "curve-key"
+        CurveKey.generate().save(path)
+        return path
+
+
+def _free_port() -> int:
+    """A port that nothing listens on now; whoever is started next is to bind it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

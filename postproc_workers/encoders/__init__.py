@@ -1,0 +1,39 @@
+"""Encoders: messages of a Harmony stream in, the bytes of one API out."""
+
+from typing import Literal, NamedTuple, Protocol
+
+from postproc_workers.harmony import MessageSink
+
+Status = Literal["stop", "length"]
+
+
+class Usage(NamedTuple):
+    """Token counts of a turn. `cached_tokens` of the prompt came from the prefix cache."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class Failure(NamedTuple):
+    """An error as clients see it: OpenAI's `type` and `code`, and the HTTP status it has when
+    nothing was sent before it."""
+
+    status: int
+    type: str
+    code: str
+    message: str
+
+
+class Encoder(MessageSink, Protocol):
+    """One stream's encoder: appends bytes to `pieces`, whose reader clears it.
+
+    Exactly one of `finish` and `fail` ends it. For an unstreamed request nothing comes before.
+    """
+
+    pieces: list[bytes]
+    next_sequence: int
+
+    def open(self) -> None: ...
+    def finish(self, status: Status, usage: Usage, now: int) -> None: ...
+    def fail(self, failure: Failure, now: int) -> None: ...

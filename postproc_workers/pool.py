@@ -1,0 +1,253 @@
+"""The frontend's side of the workers: which are up, which is least loaded, and what they send.
+
+`LinkedPool` talks to worker processes, `InlinePool` runs one registry in this process
+(`--num-postprocess-workers 0`). Both are driven by the event loop and never wait.
+"""
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import zmq
+
+from ipc import codec, security
+from ipc.link import Link
+from ipc.messages import (
+    Abort,
+    Fail,
+    FrontendToWorker,
+    Goodbye,
+    Heartbeat,
+    Open,
+    Output,
+    Outputs,
+    Owner,
+    Refused,
+    Released,
+    WorkerInfo,
+    WorkerStatus,
+)
+from ipc.rejections import Rejections
+from postproc_workers.registry import Registry
+
+_logger = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 0.1
+
+
+class PoolEvents(Protocol):
+    """What a pool tells the frontend's streams."""
+
+    def worker_output(self, worker: int, output: Output) -> None: ...
+    def worker_released(self, worker: int, released: Released) -> None: ...
+    def worker_lost(self, worker: int, reason: str) -> None: ...
+
+
+class Pool(ABC):
+    """Workers by number. `load` is the frontend's own count of the streams it has on each;
+    `refused` says why a worker does not accept this frontend, if one does not."""
+
+    def __init__(self, workers: int) -> None:
+        self.load = [0] * workers
+        self.refused: str | None = None
+        self.status: list[WorkerStatus | None] = [None] * workers
+
+    @property
+    @abstractmethod
+    def up(self) -> list[int]:
+        """The workers that can take streams."""
+
+    @abstractmethod
+    def send(self, worker: int, message: Open | Fail | Abort) -> None:
+        """Send a message about one stream."""
+
+    @abstractmethod
+    def forward(self, worker: int, frame: bytes) -> None:
+        """Pass an engine's step frame on, undecoded."""
+
+    @abstractmethod
+    async def refresh(self, timeout: float) -> None:
+        """Bring `status` up to date, waiting at most `timeout` seconds."""
+
+    @abstractmethod
+    def heartbeat(self) -> None:
+        """To be called about every second."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Take leave of the workers."""
+
+    def least_loaded(self) -> int | None:
+        """The worker that the next stream should go to, or None if all are gone."""
+        return min(self.up, key=self.load.__getitem__, default=None)
+
+
+class InlinePool(Pool):
+    """One registry in this process. Output comes with the next turn of the event loop."""
+
+    def __init__(self, owner: Owner, events: PoolEvents) -> None:
+        super().__init__(workers=1)
+        self.registry = Registry()
+        self.rejections = Rejections("inline worker")
+        self._owner = owner
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self.registry.owner_arrived(owner)
+
+    @property
+    def up(self) -> list[int]:
+        return [0]
+
+    def send(self, worker: int, message: Open | Fail | Abort) -> None:
+        self._handle(message)
+
+    def forward(self, worker: int, frame: bytes) -> None:
+        try:
+            self._handle(codec.frontend_to_worker(frame))
+        except codec.MalformedMessage as error:
+            self.rejections.add(error)
+
+    async def refresh(self, timeout: float) -> None:
+        self.status[0] = self.registry.statistics()
+
+    def heartbeat(self) -> None:
+        self.status[0] = self.registry.statistics()
+
+    def close(self) -> None:
+        self.registry.owner_lost(self._owner)
+
+    def _handle(self, message: FrontendToWorker) -> None:
+        reply = self.registry.handle(self._owner, message, int(time.time()))
+        if isinstance(reply, Outputs):
+            self._loop.call_soon(self._deliver, reply)
+
+    def _deliver(self, outputs: Outputs) -> None:
+        for output in outputs.outputs:
+            self._events.worker_output(0, output)
+
+
+@dataclass(slots=True)
+class _Connection:
+    """One worker's link; `up` once it has answered our Hello."""
+
+    link: Link | None = None
+    up: bool = False
+    refreshed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class LinkedPool(Pool):
+    """Worker processes at `addresses`, by number; lost ones are connected to again."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        addresses: Sequence[str],
+        owner: Owner,
+        events: PoolEvents,
+        *,
+        key: security.CurveKey | None = None,
+    ) -> None:
+        super().__init__(workers=len(addresses))
+        self.rejections = Rejections("workers")
+        self._context = context
+        self._addresses = addresses
+        self._owner = owner
+        self._events = events
+        self._key = key
+        self._loop = asyncio.get_running_loop()
+        self._connections = [_Connection() for _ in addresses]
+        self._closed = False
+        for worker in range(len(addresses)):
+            self._connect(worker)
+
+    @property
+    def up(self) -> list[int]:
+        return [number for number, c in enumerate(self._connections) if c.up]
+
+    def send(self, worker: int, message: Open | Fail | Abort) -> None:
+        self.forward(worker, codec.encode(message))
+
+    def forward(self, worker: int, frame: bytes) -> None:
+        if 0 <= worker < len(self._connections):
+            link = self._connections[worker].link
+            if link is not None:
+                link.send((frame,))
+        else:
+            self.rejections.add(f"a step for worker {worker}, which there is not")
+
+    async def refresh(self, timeout: float) -> None:
+        waiting = [self._connections[worker].refreshed for worker in self.up]
+        for event in waiting:
+            event.clear()
+        self.heartbeat()
+        try:
+            async with asyncio.timeout(timeout):
+                for event in waiting:
+                    await event.wait()
+        except TimeoutError:
+            _logger.warning("a worker did not tell its status within %.1f s", timeout)
+
+    def heartbeat(self) -> None:
+        for worker in self.up:
+            self.forward(worker, codec.encode(Heartbeat()))
+
+    def close(self) -> None:
+        self._closed = True
+        for connection in self._connections:
+            if connection.link is not None:
+                connection.link.send((codec.encode(Goodbye()),))
+                connection.link.close(linger=1.0)
+                connection.link = None
+                connection.up = False
+
+    def _connect(self, worker: int) -> None:
+        if not self._closed:
+            self._connections[worker].link = Link(
+                self._context,
+                self._addresses[worker],
+                self._owner,
+                lambda parts: self._receive(worker, parts[-1]),
+                lambda reason: self._lost(worker, reason),
+                key=self._key,
+            )
+
+    def _receive(self, worker: int, frame: bytes) -> None:
+        try:
+            message = codec.worker_to_frontend(frame)
+        except codec.MalformedMessage as error:
+            self.rejections.add(error)
+            return
+        match message:
+            case Outputs():
+                for output in message.outputs:
+                    self._events.worker_output(worker, output)
+            case Released():
+                self._events.worker_released(worker, message)
+            case WorkerStatus():
+                self.status[worker] = message
+                self._connections[worker].refreshed.set()
+            case WorkerInfo():
+                self._connections[worker].up = True
+            case Refused():
+                if message.permanent:
+                    self.refused = message.reason
+                self._drop(worker, f"it refuses this frontend: {message.reason}")
+
+    def _drop(self, worker: int, reason: str) -> None:
+        link = self._connections[worker].link
+        if link is not None:
+            link.close()
+            self._lost(worker, reason)
+
+    def _lost(self, worker: int, reason: str) -> None:
+        connection = self._connections[worker]
+        connection.link, connection.up = None, False
+        connection.refreshed.set()
+        self.status[worker] = None
+        _logger.warning("worker %d is lost: %s", worker, reason)
+        self._events.worker_lost(worker, reason)
+        self._loop.call_later(RECONNECT_SECONDS, self._connect, worker)

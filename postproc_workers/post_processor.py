@@ -1,0 +1,101 @@
+"""One stream's post-processing: its Harmony stream, its turn's limits and its encoder, as one."""
+
+from collections import Counter
+from typing import assert_never
+
+from ipc.messages import ChatFormat, ErrorResponse, Fail, Finish, Open, ResponsesFormat
+from postproc_workers.encoders import Encoder, Failure, Usage
+from postproc_workers.encoders.chat import ChatEncoder
+from postproc_workers.encoders.responses import ResponsesEncoder
+from postproc_workers.harmony import HarmonyStream
+from postproc_workers.tokens import token_table
+from postproc_workers.turn_limits import TurnLimits
+
+_ENGINE_FAILURES = {
+    "invalid_request": (400, "invalid_request_error", "invalid_prompt"),
+    "context_length_exceeded": (400, "invalid_request_error", "context_length_exceeded"),
+    "overloaded": (503, "server_error", "server_is_overloaded"),
+    "internal": (500, "server_error", "server_error"),
+}
+
+
+def engine_failure(error: ErrorResponse) -> Failure:
+    """How clients see an engine's error."""
+    return Failure(*_ENGINE_FAILURES[error.code], error.message)
+
+
+def frontend_failure(fail: Fail) -> Failure:
+    """How clients see an end that the frontend ordered."""
+    if fail.code == "overloaded":
+        return Failure(503, "server_error", "server_is_overloaded", fail.message)
+    return Failure(500, "server_error", "server_error", fail.message)
+
+
+def make_encoder(opening: Open) -> Encoder:
+    """The encoder of the API that the stream was opened for."""
+    match opening.format:
+        case ResponsesFormat():
+            return ResponsesEncoder(opening, opening.format)
+        case ChatFormat():
+            return ChatEncoder(opening, opening.format)
+        case _:
+            assert_never(opening.format)
+
+
+class PostProcessor:
+    """Turns the tokens of one stream into the bytes for its client.
+
+    Its output depends on its Open, its tokens and its ending alone, not on how the tokens were
+    cut into steps. `now` is in unix seconds and only dates the end. `ended_early` says that the
+    answer is complete though the engine goes on, `next_sequence` is the number of the next event.
+    """
+
+    def __init__(self, opening: Open) -> None:
+        self._opening = opening
+        self._encoder = make_encoder(opening)
+        limited = bool(opening.stop) or not opening.parallel_tool_calls
+        sink = (
+            TurnLimits(self._encoder, opening.stop, opening.parallel_tool_calls)
+            if limited
+            else self._encoder
+        )
+        self._stream = HarmonyStream(sink, token_table(), opening.tools)
+        self.ended_early = False
+        self.next_sequence = 0
+
+    def open(self) -> bytes:
+        self._encoder.open()
+        return self._take()
+
+    def feed(self, tokens: list[int]) -> bytes:
+        self.ended_early = self._stream.feed(tokens)
+        return self._take()
+
+    def finish(self, finish: Finish, now: int) -> bytes:
+        self._stream.finish(cut=finish.reason == "length")
+        status = "stop" if self._stream.ended_early else finish.reason
+        prompt_tokens = self._opening.prompt_tokens
+        usage = Usage(prompt_tokens, finish.cached_tokens, self._stream.consumed)
+        self._encoder.finish(status, usage, now)
+        return self._take()
+
+    def fail(self, failure: Failure, now: int) -> bytes:
+        self._encoder.fail(failure, now)
+        return self._take()
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of the turn so far, without those beyond an early end."""
+        return self._stream.consumed
+
+    @property
+    def recovered(self) -> Counter[str]:
+        """How often which sort of malformed markup was mended."""
+        return self._stream.recovered
+
+    def _take(self) -> bytes:
+        pieces = self._encoder.pieces
+        taken = b"".join(pieces)
+        pieces.clear()
+        self.next_sequence = self._encoder.next_sequence
+        return taken

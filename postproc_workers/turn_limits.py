@@ -1,0 +1,80 @@
+"""Ends a turn early where the request says so: at a stop string, or after the first call.
+
+Stop strings apply to visible text only (answers and preambles), never to reasoning or to the
+arguments of a call. Nothing of a stop string is sent, not even a beginning of it.
+"""
+
+from collections.abc import Sequence
+
+from postproc_workers.harmony import EndOfTurn, MessageSink
+from postproc_workers.headers import Header, Kind
+from postproc_workers.tokens import escape, unescape
+
+_VISIBLE = (Kind.ANSWER, Kind.PREAMBLE)
+
+
+class StopScanner:
+    """Finds the first of `stops` (non-empty strings) in a text that comes in pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """What of the text so far is certainly before any stop string, and whether one came."""
+        text = self._held + text
+        found = [place for place in map(text.find, self._stops) if place >= 0]
+        if found:
+            self._held = ""
+            return text[: min(found)], True
+        keep = max(self._overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], False
+
+    def finish(self) -> str:
+        """The held back end of the text: no stop string came of it."""
+        held, self._held = self._held, ""
+        return held
+
+    @staticmethod
+    def _overlap(text: str, stop: str) -> int:
+        """The length of the longest end of `text` that begins `stop`."""
+        for length in range(min(len(text), len(stop) - 1), 0, -1):
+            if stop.startswith(text[-length:]):
+                return length
+        return 0
+
+
+class TurnLimits:
+    """Stands before a sink; raises EndOfTurn, after closing the message, when a limit is met."""
+
+    def __init__(self, sink: MessageSink, stops: Sequence[str], parallel_tool_calls: bool) -> None:
+        self._sink = sink
+        self._scanner = StopScanner(stops) if stops else None
+        self._parallel_tool_calls = parallel_tool_calls
+        self._kind = Kind.HIDDEN
+        self._pieces = 0
+
+    def begin(self, header: Header) -> None:
+        self._kind = header.kind
+        self._pieces = 0
+        self._sink.begin(header)
+
+    def text(self, escaped: bytes) -> None:
+        if self._scanner is None or self._kind not in _VISIBLE:
+            self._sink.text(escaped)
+            return
+        self._pieces += 1
+        text, stopped = self._scanner.feed(unescape(escaped))
+        if text:
+            self._sink.text(escape(text))
+        if stopped:
+            self._sink.end(self._pieces, complete=True)
+            raise EndOfTurn
+
+    def end(self, tokens: int, complete: bool) -> None:
+        if self._scanner is not None and (held := self._scanner.finish()):
+            self._sink.text(escape(held))
+        self._sink.end(tokens, complete)
+        if self._kind is Kind.CALL and not self._parallel_tool_calls:
+            raise EndOfTurn

@@ -1,0 +1,215 @@
+"""The openai Python client against the real server on the demo model."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from openai import BadRequestError, NotFoundError, OpenAI
+from openai.types.chat import ChatCompletionMessageParam
+from openai.types.responses import (
+    FunctionToolParam,
+    Response,
+    ResponseFunctionToolCall,
+    ResponseInputParam,
+)
+
+from tests.clients.conftest import MODEL, MakeAsyncClient
+from tests.servers import Server
+
+QUESTION = "What is the capital of France?"
+WEATHER = "What is the weather in Paris right now? Use the get_weather tool."
+PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "description": "City name"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+RESPONSES_TOOL: FunctionToolParam = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the current weather for a city.",
+    "parameters": PARAMETERS,
+    "strict": True,
+}
+RESULT = json.dumps({"temperature": 21, "sky": "sunny"})
+
+
+def test_a_responses_turn_streamed_equals_unstreamed(client: OpenAI) -> None:
+    whole = client.responses.create(model=MODEL, input=QUESTION, temperature=0)
+    with client.responses.stream(model=MODEL, input=QUESTION, temperature=0) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert events[0].type == "response.created"
+    assert events[-1].type == "response.completed"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == final.output_text == whole.output_text
+    assert "Paris" in whole.output_text
+    assert [item.type for item in final.output] == ["reasoning", "message"]
+    assert [item.type for item in whole.output] == ["reasoning", "message"]
+    assert final.usage == whole.usage
+    assert whole.usage is not None
+    assert whole.usage.output_tokens_details.reasoning_tokens > 0
+
+
+def test_a_chat_turn_streamed_equals_unstreamed(client: OpenAI) -> None:
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": QUESTION}]
+    whole = client.chat.completions.create(model=MODEL, messages=messages, temperature=0)
+    with client.chat.completions.stream(
+        model=MODEL, messages=messages, temperature=0, stream_options={"include_usage": True}
+    ) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    message = whole.choices[0].message
+    assert final.choices[0].message.content == message.content
+    assert "Paris" in (message.content or "")
+    assert final.usage == whole.usage
+    assert message.model_extra is not None
+    assert message.model_extra["reasoning"]
+    assert whole.choices[0].finish_reason == "stop"
+
+
+def call_of(response: Response) -> ResponseFunctionToolCall:
+    calls = [item for item in response.output if item.type == "function_call"]
+    assert len(calls) == 1, response.output
+    return calls[0]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_function_call_round_trip_with_responses(client: OpenAI, streamed: bool) -> None:
+    history: ResponseInputParam = [{"role": "user", "content": WEATHER}]
+
+    def turn() -> Response:
+        tools = [RESPONSES_TOOL]
+        if not streamed:
+            return client.responses.create(model=MODEL, input=history, tools=tools, temperature=0)
+        with client.responses.stream(
+            model=MODEL, input=history, tools=tools, temperature=0
+        ) as stream:
+            arguments = [
+                e.delta for e in stream if e.type == "response.function_call_arguments.delta"
+            ]
+            final = stream.get_final_response()
+        assert "".join(arguments) == "".join(
+            item.arguments for item in final.output if item.type == "function_call"
+        )
+        return final
+
+    first = turn()
+    call = call_of(first)
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
+    history += [item.to_dict() for item in first.output]  # type: ignore[misc]
+    history.append({"type": "function_call_output", "call_id": call.call_id, "output": RESULT})
+    second = turn()
+    assert second.status == "completed"
+    assert second.output_text
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_function_call_round_trip_with_chat(client: OpenAI, streamed: bool) -> None:
+    function = {name: value for name, value in RESPONSES_TOOL.items() if name != "type"}
+    messages: list[Any] = [{"role": "user", "content": WEATHER}]
+    options: dict[str, Any] = {"tools": [{"type": "function", "function": function}]}
+
+    def turn() -> Any:
+        if not streamed:
+            return client.chat.completions.create(
+                model=MODEL, messages=messages, temperature=0, **options
+            ).choices[0]
+        with client.chat.completions.stream(
+            model=MODEL, messages=messages, temperature=0, **options
+        ) as stream:
+            for _ in stream:
+                pass
+            return stream.get_final_completion().choices[0]
+
+    first = turn()
+    assert first.finish_reason == "tool_calls"
+    (call,) = first.message.tool_calls
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    messages.append(first.message.to_dict())
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": RESULT})
+    second = turn()
+    assert second.finish_reason == "stop"
+    assert second.message.content
+
+
+def test_thirty_two_streams_at_once(make_async_client: MakeAsyncClient) -> None:
+    """Each says what it says alone, whichever worker and batch it is in."""
+    questions = [f"What is {a} + {b}?" for a in range(8) for b in range(4)]
+
+    async def ask(client: Any, question: str) -> str:
+        async with client.responses.stream(model=MODEL, input=question, temperature=0) as stream:
+            final: Response = await stream.get_final_response()
+        assert final.status == "completed"
+        return final.output_text
+
+    async def ask_all(at_once: bool) -> list[str]:
+        async with make_async_client() as client:
+            if at_once:
+                return list(await asyncio.gather(*(ask(client, q) for q in questions)))
+            return [await ask(client, question) for question in questions[:4]]
+
+    together = asyncio.run(ask_all(at_once=True))
+    assert all(together)
+    assert together[:4] == asyncio.run(ask_all(at_once=False))
+
+
+def test_a_client_that_leaves(make_async_client: MakeAsyncClient, server: Server) -> None:
+    async def leave() -> None:
+        async with make_async_client() as client:
+            stream = await client.responses.create(
+                model=MODEL,
+                input="Tell me a story.",
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            async for event in stream:
+                if event.type == "response.reasoning_text.delta":
+                    break
+            await stream.close()
+
+    released = 'antiphon_worker_streams_released_total{reason="abort",worker='
+    aborted = sum(v for k, v in server.metrics().items() if k.startswith(released))
+    asyncio.run(leave())
+    server.wait_until_idle()
+    assert sum(v for k, v in server.metrics().items() if k.startswith(released)) == aborted + 1
+
+
+def test_a_limit_makes_it_incomplete(client: OpenAI) -> None:
+    response = client.responses.create(model=MODEL, input="Count to 20.", max_output_tokens=16)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.usage is not None
+    assert response.usage.output_tokens == 16
+
+
+def test_a_seed_repeats_a_sample(client: OpenAI) -> None:
+    def sample(seed: int) -> str | None:
+        return (
+            client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "Tell me something."}],
+                seed=seed,
+                temperature=2,
+                max_completion_tokens=30,
+            )
+            .choices[0]
+            .to_json()
+        )
+
+    assert sample(1) == sample(1)
+    assert len({sample(seed) for seed in range(4)}) > 1
+
+
+def test_models_and_mistakes(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).id == MODEL
+    with pytest.raises(NotFoundError):
+        client.models.retrieve("other")
+    with pytest.raises(BadRequestError, match="temperature"):
+        client.responses.create(model=MODEL, input="Hi", temperature=3)

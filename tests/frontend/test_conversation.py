@@ -1,0 +1,229 @@
+"""How each API's request maps to the neutral form of a conversation."""
+
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from frontend.conversation import (
+    AssistantMessage,
+    Conversation,
+    DeveloperMessage,
+    FunctionCall,
+    FunctionResult,
+    FunctionTool,
+    Reasoning,
+    Turn,
+    UserMessage,
+    from_chat,
+    from_responses,
+    without_past_reasoning,
+)
+from frontend.errors import InvalidRequestError
+from frontend.requests.chat import parse_chat
+from frontend.requests.responses import parse_responses
+
+
+def responses(*items: dict[str, Any], **members: Any) -> Conversation:
+    body = {"model": "m", "input": list(items), **members}
+    return from_responses(parse_responses(msgspec.json.encode(body)))
+
+
+def chat(*messages: dict[str, Any], **members: Any) -> Conversation:
+    body = {"model": "m", "messages": list(messages), **members}
+    return from_chat(parse_chat(msgspec.json.encode(body)))
+
+
+def said(role: str, content: Any, **members: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **members}
+
+
+def item(kind: str, **members: Any) -> dict[str, Any]:
+    return {"type": kind, **members}
+
+
+def thought(text: str) -> dict[str, Any]:
+    return item("reasoning", content=[{"type": "reasoning_text", "text": text}])
+
+
+CALL = item("function_call", call_id="c1", name="get_weather", arguments='{"city":"Paris"}')
+CHAT_CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'},
+}
+CALLED = FunctionCall("get_weather", '{"city":"Paris"}')
+
+
+def test_a_system_message_becomes_instructions() -> None:
+    for conversation in (
+        chat(said("system", "Be brief."), said("user", "Hi")),
+        responses(said("system", "Be brief."), said("user", "Hi")),
+        responses(said("user", "Hi"), instructions="Be brief."),
+    ):
+        assert conversation == Conversation([UserMessage("Hi")], instructions="Be brief.")
+
+
+def test_leading_instructions_are_joined_and_later_ones_stay_in_place() -> None:
+    conversation = responses(
+        said("developer", "Two."),
+        said("system", [{"type": "input_text", "text": "Three."}]),
+        said("system", ""),
+        said("user", "Hi"),
+        said("developer", "Four."),
+        instructions="One.",
+    )
+    assert conversation.instructions == "One.\n\nTwo.\n\nThree."
+    assert conversation.turns == [UserMessage("Hi"), DeveloperMessage("Four.")]
+
+
+def test_parts_are_joined_by_line() -> None:
+    parts = [{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert responses(said("user", parts)).turns == [UserMessage("a\nb")]
+    assert responses(said("user", [])).turns == [UserMessage("")]
+
+
+def test_a_tool_loop_keeps_its_reasoning() -> None:
+    """A history as Codex sends it: encrypted reasoning, a call, a result in parts (case 15)."""
+    conversation = responses(
+        item("message", **said("user", "Weather?")),
+        thought("I look."),
+        item("reasoning", summary=[], encrypted_content="x"),
+        item("message", **said("assistant", "Let me see.", phase="commentary")),
+        CALL,
+        item(
+            "function_call_output",
+            call_id="c1",
+            output=[{"type": "input_text", "text": "sunny"}, {"type": "input_text", "text": "21"}],
+        ),
+    )
+    assert conversation.turns == [
+        UserMessage("Weather?"),
+        Reasoning("I look."),
+        AssistantMessage("Let me see.", "commentary"),
+        CALLED,
+        FunctionResult("get_weather", "sunny\n21"),
+    ]
+
+
+def test_chat_tool_loop() -> None:
+    for name in ("reasoning", "reasoning_content"):
+        conversation = chat(
+            said("user", "Weather?"),
+            said("assistant", None, tool_calls=[CHAT_CALL], **{name: "I look."}),
+            said("tool", "sunny", tool_call_id="c1"),
+        )
+        assert conversation.turns == [
+            UserMessage("Weather?"),
+            Reasoning("I look."),
+            CALLED,
+            FunctionResult("get_weather", "sunny"),
+        ]
+
+
+def test_text_before_a_call_is_a_preamble() -> None:
+    expected = [UserMessage("Hi"), AssistantMessage("Let me see.", "commentary"), CALLED]
+    assert (
+        chat(said("user", "Hi"), said("assistant", "Let me see.", tool_calls=[CHAT_CALL])).turns
+        == expected
+    )
+    assert responses(said("user", "Hi"), said("assistant", "Let me see."), CALL).turns == expected
+
+
+def test_an_answer_before_the_next_users_turn_is_final() -> None:
+    conversation = responses(said("assistant", "Hi."), said("user", "Weather?"), CALL)
+    assert conversation.turns[0] == AssistantMessage("Hi.", "final")
+
+
+def test_empty_answers() -> None:
+    assert chat(said("user", "Hi"), said("assistant", None)).turns == [UserMessage("Hi")]
+    assert chat(said("user", "Hi"), said("assistant", "")).turns[1] == AssistantMessage("")
+    assert (
+        chat(said("user", "Hi"), said("assistant", "", tool_calls=[CHAT_CALL])).turns[1] == CALLED
+    )
+    assert chat(said("user", "Hi"), said("assistant", [])).turns[1] == AssistantMessage("")
+
+
+U, F, C, T, R = (
+    UserMessage("u"),
+    AssistantMessage("f"),
+    FunctionCall("g", "{}"),
+    Reasoning("t"),
+    FunctionResult("g", "r"),
+)
+
+
+@pytest.mark.parametrize(
+    ("turns", "kept"),
+    [
+        ([U, T], [U, T]),
+        ([U, T, F, U], [U, F, U]),
+        ([U, T, C, R], [U, T, C, R]),
+        ([U, T, C, R, T, C, R], [U, T, C, R, T, C, R]),
+        ([U, T, C, R, T, F, U], [U, C, R, F, U]),
+        ([U, T, F, U, T, C, R], [U, F, U, T, C, R]),
+        ([U, T, F, U, T, F, U, T, C, R], [U, F, U, F, U, T, C, R]),
+        ([U, T, C, R, U], [U, T, C, R, U]),
+        ([U, T, F], [U, F]),
+        ([], []),
+    ],
+)
+def test_reasoning_is_dropped_after_an_answer(turns: list[Turn], kept: list[Turn]) -> None:
+    assert without_past_reasoning(turns) == kept
+
+
+def test_a_result_for_no_call_is_refused() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        chat(said("user", "Hi"), said("tool", "sunny", tool_call_id="c9"))
+    assert caught.value.param == "messages[1].tool_call_id"
+    assert "'c9'" in caught.value.message
+    with pytest.raises(InvalidRequestError) as caught:
+        responses(item("function_call_output", call_id="c1", output="x"), CALL)
+    assert caught.value.param == "input[0].call_id"
+
+
+def test_tools() -> None:
+    function = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+    offered = (FunctionTool("f", "d", {"type": "object"}), FunctionTool("g"))
+    flat = [item("function", **function), item("function", name="g")]
+    nested = [item("function", function=function), item("function", function={"name": "g"})]
+    assert responses(said("user", "Hi"), tools=flat).tools == offered
+    assert chat(said("user", "Hi"), tools=nested).tools == offered
+    assert responses(said("user", "Hi"), tools=flat, tool_choice="none").tools == ()
+
+
+def test_what_cannot_run_here_is_left_out_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            conversation = responses(
+                said("user", "Hi"),
+                item("left_out_item"),
+                tools=[item("left_out_tool", name="x"), item("function", name="f")],
+            )
+    assert [tool.name for tool in conversation.tools] == ["f"]
+    assert conversation.turns == [UserMessage("Hi")]
+    assert sorted(record.message.split("'")[1] for record in caplog.records) == [
+        "left_out_item",
+        "left_out_tool",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("effort", "harmony"),
+    [
+        (None, "medium"),
+        ("none", "low"),
+        ("minimal", "low"),
+        ("low", "low"),
+        ("medium", "medium"),
+        ("high", "high"),
+        ("xhigh", "high"),
+        ("max", "high"),
+    ],
+)
+def test_effort(effort: str | None, harmony: str) -> None:
+    assert responses(said("user", "Hi"), reasoning={"effort": effort}).effort == harmony
+    assert chat(said("user", "Hi"), reasoning_effort=effort).effort == harmony

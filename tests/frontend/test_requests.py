@@ -1,0 +1,260 @@
+"""Tables of requests and their outcomes: accepted, or refused with a 400 that names the place."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from frontend.errors import InvalidRequestError
+from frontend.requests.chat import ChatRequest, parse_chat
+from frontend.requests.responses import ResponsesRequest, parse_responses
+
+FUNCTION = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
+CHAT_FUNCTION = {"type": "function", "function": {"name": "get_weather"}}
+USER = {"role": "user", "content": "Hi"}
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+
+
+def responses(**members: Any) -> ResponsesRequest:
+    return parse_responses(msgspec.json.encode({"model": "m", "input": "Hi", **members}))
+
+
+def chat(**members: Any) -> ChatRequest:
+    return parse_chat(msgspec.json.encode({"model": "m", "messages": [USER], **members}))
+
+
+def deep(levels: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(levels):
+        found = {"a": found}
+    return found
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"input": ""},
+        {"input": [USER]},
+        {"input": [{"type": "message", **USER}]},
+        {"input": [{"type": None, **USER}]},
+        {"input": [{"role": "developer", "content": []}]},
+        {"input": [{"role": "system", "content": [{"type": "text", "text": "Be brief."}]}]},
+        {"input": [{"role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}]},
+        {"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No"}]}]},
+        {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]},
+        {"input": [{"type": "reasoning", "content": None}]},
+        {"input": [CALL, {"type": "function_call_output", "call_id": "c", "output": []}]},
+        {"input": [{"type": "web_search_call", "id": 1}]},
+        {"tools": [FUNCTION], "tool_choice": "auto"},
+        {"tools": [{"type": "function", "name": "f", "strict": True, "description": None}]},
+        {"tools": [{"type": "web_search", "external_web_access": True}, {"type": "custom"}]},
+        {"tools": []},
+        {"tool_choice": "none"},
+        {"reasoning": {"effort": "xhigh", "summary": "auto", "context": "auto"}},
+        {"reasoning": {}},
+        {"text": {"format": {"type": "text"}, "verbosity": "low"}},
+        {"text": {}},
+        {"temperature": 0, "top_p": 1, "top_k": -1, "seed": -1, "stop": "END"},
+        {"stop": ["x"] * 16, "ignore_eos": True, "min_tokens": 3},
+        {"max_output_tokens": 1, "max_tool_calls": 3},
+        {"metadata": {"a": "b"}, "user": "u", "safety_identifier": "s", "prompt_cache_key": "p"},
+        {"store": True, "stream": True, "stream_options": {"include_obfuscation": False}},
+        {"include": ["reasoning.encrypted_content"], "truncation": "auto"},
+        {"service_tier": "flex", "top_logprobs": 0, "background": False},
+        {"presence_penalty": 0, "frequency_penalty": 0.0},
+        {"client_metadata": {"a": "b"}, "some_future_field": 1, "repetition_penalty": 1.0},
+        dict.fromkeys(
+            name for name in ResponsesRequest.model_fields if name not in ("model", "input")
+        ),
+    ],
+)
+def test_responses_accepts(members: dict[str, Any]) -> None:
+    assert responses(**members).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("members", "param", "code"),
+    [
+        ({"model": ""}, "model", "invalid_value"),
+        ({"model": None}, "model", "invalid_type"),
+        ({"input": None}, "input", "invalid_type"),
+        ({"input": []}, "input", "invalid_value"),
+        ({"input": [1]}, "input[0]", "invalid_type"),
+        ({"input": [{}]}, "input[0].type", "missing_required_parameter"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "invalid_value"),
+        ({"input": [{"role": "user"}]}, "input[0].content", "missing_required_parameter"),
+        ({"input": [USER, {"role": "user", "content": 1}]}, "input[1].content", "invalid_type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+            "input[0].content[0].text",
+            "missing_required_parameter",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "input[0].content[0].type",
+            "unsupported_value",
+        ),
+        ({"input": [{"type": "item_reference", "id": "i"}]}, "input[0].type", "unsupported_value"),
+        ({"input": [{**CALL, "name": "a b"}]}, "input[0].name", "invalid_value"),
+        ({"input": [{**CALL, "name": "a<|end|>"}]}, "input[0].name", "invalid_value"),
+        ({"instructions": ["x"]}, "instructions", "invalid_type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name", "missing_required_parameter"),
+        ({"tools": [{"name": "f"}]}, "tools[0].type", "missing_required_parameter"),
+        ({"tools": [FUNCTION, {**FUNCTION, "name": "a.b"}]}, "tools[1].name", "invalid_value"),
+        ({"tools": [{**FUNCTION, "name": "a\n"}]}, "tools[0].name", "invalid_value"),
+        ({"tools": [{**FUNCTION, "name": "a<|end|>"}]}, "tools[0].name", "invalid_value"),
+        ({"tools": [{**FUNCTION, "name": "a" * 65}]}, "tools[0].name", "invalid_value"),
+        ({"tools": [{**FUNCTION, "parameters": deep(101)}]}, "tools[0]", "invalid_value"),
+        ({"tools": [{"type": "custom", "x": deep(101)}]}, "tools[0]", "invalid_value"),
+        ({"tool_choice": "required"}, "tool_choice", "unsupported_value"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "unsupported_value"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value"),
+        ({"reasoning": "high"}, "reasoning", "invalid_type"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format.type", "unsupported_value"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.type", "unsupported_value"),
+        ({"temperature": 2.1}, "temperature", "invalid_value"),
+        ({"temperature": "1"}, "temperature", "invalid_type"),
+        ({"temperature": True}, "temperature", "invalid_type"),
+        ({"top_p": 0}, "top_p", "invalid_value"),
+        ({"top_k": -2}, "top_k", "invalid_value"),
+        ({"seed": 2**63}, "seed", "invalid_value"),
+        ({"stop": ["x"] * 17}, "stop", "invalid_value"),
+        ({"stop": [""]}, "stop[0]", "invalid_value"),
+        ({"stop": 1}, "stop", "invalid_type"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
+        ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+        ({"include": ["file_search_call.results"]}, "include[0]", "unsupported_value"),
+        ({"truncation": "middle"}, "truncation", "invalid_value"),
+        ({"top_logprobs": 1}, "top_logprobs", "unsupported_value"),
+        ({"background": True}, "background", "unsupported_value"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_value"),
+        ({"previous_response_id": "r"}, "previous_response_id", "unsupported_parameter"),
+        ({"conversation": "c"}, "conversation", "unsupported_parameter"),
+        ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
+    ],
+)
+def test_responses_refuses(members: dict[str, Any], param: str, code: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        responses(**members)
+    assert (caught.value.param, caught.value.code) == (param, code)
+    assert f"'{param}'" in caught.value.message
+    assert len(caught.value.message) < 160
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"messages": [{"role": "developer", "content": "Be brief."}, USER]},
+        {"messages": [{"role": "system", "content": []}, USER]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": "A"}]},
+        {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": None}]},
+        {"messages": [USER, {"role": "assistant", "reasoning": "x", "reasoning_content": "x"}]},
+        {"messages": [USER, {"role": "assistant", "content": "Hi", "refusal": None}]},
+        {"tools": [CHAT_FUNCTION, {"type": "custom", "custom": {"name": "x"}}]},
+        {"tool_choice": "none", "parallel_tool_calls": False},
+        {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": 1}},
+        {"max_tokens": 1, "max_completion_tokens": 2, "n": 1, "logprobs": False},
+        {"response_format": {"type": "text"}, "reasoning_effort": "minimal"},
+        {"logit_bias": {}, "modalities": ["text"], "top_logprobs": 0},
+        {"user": "u", "metadata": 3, "store": True, "ignore_eos": True, "repetition_penalty": 1},
+        dict.fromkeys(
+            name for name in ChatRequest.model_fields if name not in ("model", "messages")
+        ),
+    ],
+)
+def test_chat_accepts(members: dict[str, Any]) -> None:
+    assert chat(**members).model == "m"
+
+
+def assistant(**members: Any) -> dict[str, Any]:
+    return {"messages": [USER, {"role": "assistant", **members}]}
+
+
+@pytest.mark.parametrize(
+    ("members", "param", "code"),
+    [
+        ({"messages": []}, "messages", "invalid_value"),
+        ({"messages": "x"}, "messages", "invalid_type"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role", "missing_required_parameter"),
+        (
+            {"messages": [USER, {"role": "function", "name": "f", "content": "x"}]},
+            "messages[1].role",
+            "invalid_value",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].type",
+            "unsupported_value",
+        ),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "invalid_type"),
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            "messages[0].tool_call_id",
+            "missing_required_parameter",
+        ),
+        (
+            assistant(tool_calls=[{"id": "c", "type": "custom", "custom": {}}]),
+            "messages[1].tool_calls[0].type",
+            "unsupported_value",
+        ),
+        (
+            assistant(tool_calls=[{"id": "c", "function": {"name": "f f", "arguments": ""}}]),
+            "messages[1].tool_calls[0].function.name",
+            "invalid_value",
+        ),
+        (
+            assistant(function_call={"name": "f"}),
+            "messages[1].function_call",
+            "unsupported_parameter",
+        ),
+        ({"tools": [FUNCTION]}, "tools[0].function", "missing_required_parameter"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools[0].function.name",
+            "invalid_value",
+        ),
+        ({"tool_choice": "required"}, "tool_choice", "unsupported_value"),
+        ({"response_format": {"type": "json_object"}}, "response_format.type", "unsupported_value"),
+        ({"response_format": {}}, "response_format.type", "missing_required_parameter"),
+        ({"n": 2}, "n", "unsupported_value"),
+        ({"n": True}, "n", "unsupported_value"),
+        ({"logprobs": True}, "logprobs", "unsupported_value"),
+        ({"top_logprobs": 2}, "top_logprobs", "unsupported_value"),
+        ({"logit_bias": {"1": 2}}, "logit_bias", "unsupported_value"),
+        ({"frequency_penalty": -1}, "frequency_penalty", "unsupported_value"),
+        ({"modalities": ["text", "audio"]}, "modalities[1]", "unsupported_value"),
+        ({"audio": {}}, "audio", "unsupported_parameter"),
+        ({"functions": []}, "functions", "unsupported_parameter"),
+        ({"max_tokens": 1.5}, "max_tokens", "invalid_type"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage", "invalid_type"),
+    ],
+)
+def test_chat_refuses(members: dict[str, Any], param: str, code: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        chat(**members)
+    assert (caught.value.param, caught.value.code) == (param, code)
+    assert f"'{param}'" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"1", b"\xff", b'{"model": NaN}', b'"\\ud800x"', b"[" * 100_000, b"null"],
+)
+def test_a_body_that_is_no_json_object(body: bytes) -> None:
+    for parse in (parse_responses, parse_chat):
+        with pytest.raises(InvalidRequestError) as caught:
+            parse(body)
+        assert caught.value.code == "invalid_json"
+
+
+def test_absent_members_are_named() -> None:
+    for parse in (parse_responses, parse_chat):
+        with pytest.raises(InvalidRequestError) as caught:
+            parse(b"{}")
+        assert caught.value.param == "model"
+
+
+def test_a_long_list_of_mistakes_gives_one_error() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        responses(input=[{"role": "user", "content": 1}] * 10_000)
+    assert caught.value.param == "input[0].content"

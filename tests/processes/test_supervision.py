@@ -1,0 +1,173 @@
+"""Processes that die, start and stop: what clients see, and that nothing is left behind."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes.scripts import Seed
+from tests.processes.test_generation import CHAT, RESPONSES, chat_body, connect, responses_body
+from tests.servers import Server, running
+
+
+@pytest.fixture
+def fresh(scripts: Path) -> Iterator[Server]:
+    """A server of its own, with two workers."""
+    arguments = ["--script", str(scripts), "--num-postprocess-workers", "2"]
+    with running(*arguments, "--served-model-name", "scripted", "--drain-seconds", "1") as server:
+        yield server
+
+
+def rest_of(client: socket.socket) -> str:
+    """All that still comes until the reply ends or the server closes the connection."""
+    client.settimeout(20)
+    received = b""
+    with client:
+        while not received.endswith(b"0\r\n\r\n") and (piece := client.recv(65536)):
+            received += piece
+    return received.decode()
+
+
+def endless(server: Server) -> socket.socket:
+    """A client in the middle of an endless stream."""
+    client = connect(server, RESPONSES, responses_body(Seed.ENDLESS, stream=True))
+    client.recv(100)
+    return client
+
+
+def test_a_killed_worker_ends_its_streams_with_an_error_and_comes_back(fresh: Server) -> None:
+    clients = [endless(fresh), endless(fresh)]
+    fresh.child("postproc_workers", "--worker", "0").kill()
+    server_up = '{"status":"ok","engine":true,"workers":2}'
+    fresh.wait_until(lambda: fresh.get("/health")[1] == server_up)
+    # Two streams on two workers: one has ended, the other goes on.
+    for client in clients:
+        client.settimeout(20)
+    fresh.wait_until(lambda: fresh.metrics()["antiphon_frontend_streams_live"] == 1)
+    texts = []
+    for client in clients:
+        client.setblocking(False)
+        received = b""
+        try:
+            while piece := client.recv(65536):
+                received += piece
+        except BlockingIOError:
+            pass
+        texts.append(received.decode())
+        client.close()
+    failed = [text for text in texts if "response.failed" in text]
+    assert len(failed) == 1
+    assert "post-processing worker was lost" in failed[0]
+    numbers = [json.loads(line[6:])["sequence_number"] for line in data_lines(failed[0])]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    fresh.wait_until_idle()
+    assert fresh.post(CHAT, chat_body(Seed.ANSWER))[0] == 200
+
+
+def data_lines(text: str) -> list[str]:
+    """The whole `data:` lines of a stream whose beginning was read already."""
+    lines = [line for line in text.split("\n") if line.startswith("data: ")]
+    return [line for line in lines if line.endswith("}")]
+
+
+def test_a_killed_engine_ends_the_streams_with_an_error_and_comes_back(fresh: Server) -> None:
+    client = endless(fresh)
+    engine = fresh.child("engine.scripted")
+    engine.kill()
+    assert "the engine was lost" in rest_of(client)
+    fresh.wait_until(lambda: fresh.get("/health")[0] == 200)
+    fresh.wait_until_idle()
+    assert fresh.child("engine.scripted").pid != engine.pid
+    assert fresh.post(RESPONSES, responses_body(Seed.ANSWER))[0] == 200
+
+
+def test_without_an_engine_the_server_says_so_and_ends_when_told(fresh: Server) -> None:
+    fresh.child("engine.scripted").kill()
+    fresh.wait_until(lambda: fresh.get("/health")[0] == 503)
+    fresh.process.send_signal(signal.SIGINT)
+    assert fresh.wait_until_ended() == 0
+
+
+def test_a_killed_frontend_comes_back_and_its_streams_are_released(fresh: Server) -> None:
+    client = endless(fresh)
+    fresh.child("frontend.server").kill()
+    assert "response.completed" not in rest_of(client)
+    fresh.wait_until(lambda: answers(fresh))
+    assert fresh.post(RESPONSES, responses_body(Seed.ANSWER))[0] == 200
+    metrics = fresh.metrics()
+    lost = [v for k, v in metrics.items() if "streams_released" in k and "owner_lost" in k]
+    assert sum(lost) == 1
+    fresh.wait_until_idle()
+
+
+def answers(server: Server) -> bool:
+    try:
+        return server.get("/health")[0] == 200
+    except OSError:
+        return False
+
+
+def test_an_orderly_end_tells_the_clients(fresh: Server) -> None:
+    client = endless(fresh)
+    fresh.process.send_signal(signal.SIGTERM)
+    rest = rest_of(client)
+    assert "response.failed" in rest
+    assert "shutting down" in rest
+    assert fresh.wait_until_ended() == 0
+
+
+def test_nothing_outlives_a_killed_supervisor(fresh: Server) -> None:
+    children = psutil.Process(fresh.process.pid).children(recursive=True)
+    assert len(children) == 4
+    fresh.process.kill()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive
+
+
+def test_over_tcp_with_keys(scripts: Path, tmp_path: Path) -> None:
+    add = [sys.executable, "-m", "frontend.cli", "keys", "add", "acme"]
+    file = tmp_path / "keys.jsonl"
+    made = subprocess.run([*add, "--file", str(file)], capture_output=True, text=True, check=True)
+    key = made.stdout.strip()
+    assert key not in file.read_text()
+    arguments = ["--script", str(scripts), "--served-model-name", "scripted", "--ipc", "tcp"]
+    with running(*arguments, "--api-keys", str(file)) as server:
+        body = responses_body(Seed.ANSWER)
+        for headers in ({}, {"authorization": "Bearer wrong"}):
+            status, told = server.post(RESPONSES, body, **headers)
+            assert (status, told["error"]["code"]) == (401, "invalid_api_key")
+        assert server.get("/v1/models")[0] == 401
+        assert server.post(RESPONSES, body, authorization=f"Bearer {key}")[0] == 200
+        assert server.get("/health")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["/nonexistent"], "nonexistent"),
+        (["--num-postprocess-workers", "-1"], "greater than or equal to 0"),
+        (["--script", "/nonexistent"], "nonexistent"),
+    ],
+)
+def test_what_cannot_start_says_why_and_ends(arguments: list[str], message: str) -> None:
+    server = Server(arguments)
+    assert server.wait_until_ended() != 0
+    assert message in server.log.replace("\n", "")
+
+
+def test_a_damaged_script_or_key_file_says_why_and_ends(scripts: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text("rubbish")
+    for arguments in (
+        ["--script", str(damaged)],
+        ["--script", str(scripts), "--api-keys", str(damaged)],
+    ):
+        server = Server(arguments)
+        assert server.wait_until_ended() == 1
+        assert "damaged.json" in server.log
