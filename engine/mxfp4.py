@@ -36,7 +36,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     exponent = torch.where(largest > 0, torch.frexp(largest).exponent - 3, -127).clamp(-127, 127)
     scaled = torch.ldexp(values, -exponent.unsqueeze(-1))
     codes = torch.bucketize(scaled.abs(), _MIDPOINTS.to(weight.device)).to(torch.uint8)
-    codes |= (scaled < 0).to(torch.uint8) << 3
+    codes |= scaled.signbit().to(torch.uint8) << 3
     return codes[..., ::2] | (codes[..., 1::2] << 4), (exponent + 127).to(torch.uint8)
 
 
