@@ -45,6 +45,7 @@ class Effect(Enum):
     NOTHING = "nothing"
     OUTPUT = "output"
     TERMINAL_OUTPUT = "terminal output"
+    NOTICE = "notice to the owner"
     COUNT_STALE = "count as stale"
 
 
@@ -80,7 +81,7 @@ TRANSITIONS: dict[State, dict[Event, Transition]] = {
         Event.EXCEPTION: Transition(State.ABSENT, Effect.TERMINAL_OUTPUT, Reason.ERROR),
         Event.ABORT: Transition(State.ABSENT, Effect.NOTHING, Reason.ABORT),
         Event.OWNER_LOST: Transition(State.ABSENT, Effect.NOTHING, Reason.OWNER_LOST),
-        Event.IDLE: Transition(State.ABSENT, Effect.NOTHING, Reason.EXPIRED),
+        Event.IDLE: Transition(State.ABSENT, Effect.NOTICE, Reason.EXPIRED),
     },
 }
 
