@@ -99,10 +99,15 @@ class HarmonyStream:
         return False
 
     def finish(self, cut: bool) -> None:
-        """The output is over; `cut` says that a limit ended it rather than the model."""
+        """The output is over; `cut` says that a limit ended it rather than the model.
+
+        Of a glyph that was cut nothing is shown.
+        """
         if self.ended_early:
             return
         try:
+            while cut and self._table.splits_glyph(self._header):
+                self._header.pop()
             if self._header and not self._over:
                 self._message_within_header(self.consumed, cut=cut)
             if self._in_body:
@@ -210,7 +215,7 @@ class HarmonyStream:
     def _end_message(self, end: int, complete: bool) -> None:
         if self._glyphs is not None:
             rest, self._glyphs = self._glyphs.finish(), None
-            if rest:
+            if rest and complete:
                 self._sink.text(escape(rest))
         self._in_body = self._plain = False
         if not self._hidden:

@@ -60,7 +60,7 @@ class TokenTable:
 
     def splits_glyph(self, tokens: Sequence[int]) -> bool:
         """Whether the last of ordinary `tokens` leaves a glyph unfinished."""
-        if tokens[-1] not in self.partial:
+        if not tokens or tokens[-1] not in self.partial:
             return False
         decoder = GlyphDecoder()
         for token in tokens[-MAX_GLYPH_BYTES:]:
