@@ -9,8 +9,11 @@ from typing import NamedTuple
 
 from openai_harmony import HarmonyEncoding, HarmonyEncodingName, load_harmony_encoding
 
+from frontend.prepare import responses_echo
+from frontend.requests.responses import parse_responses
 from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat
 from ipc.vocabulary import install_vocabulary
+from postproc_workers.encoders import Failure
 from postproc_workers.harmony import HarmonyStream
 from postproc_workers.headers import Header, Kind
 from postproc_workers.post_processor import PostProcessor
@@ -18,6 +21,14 @@ from postproc_workers.tokens import token_table, unescape
 
 TOOLS = ("search", "get_weather")
 NOW = 1_765_000_007
+
+RESPONSES = ResponsesFormat(
+    responses_echo(
+        parse_responses(
+            b'{"model":"gpt-oss-20b","input":"Hi","tools":[{"type":"function","name":"search"}]}'
+        )
+    )
+)
 
 Steps = Sequence[list[int]]
 
@@ -158,14 +169,19 @@ def opening(
     )
 
 
-def post_process(opened: Open, steps: Steps, finish: Finish) -> bytes:
+def post_process(opened: Open, steps: Steps, ending: Finish | Failure) -> bytes:
     """All bytes of a turn, ended as a registry ends it."""
     processor = PostProcessor(opened)
     processor.open()
+    body = processor.take()
     for step in steps:
         processor.feed(step)
+        body += processor.take()
         if processor.ended_early:
-            finish = Finish("stop")
+            ending = Finish("stop")
             break
-    processor.finish(finish, NOW)
-    return processor.take()
+    if isinstance(ending, Finish):
+        processor.finish(ending, NOW)
+    else:
+        processor.fail(ending, NOW)
+    return body + processor.take()
