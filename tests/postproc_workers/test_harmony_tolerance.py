@@ -1,13 +1,22 @@
 """Malformed Harmony markup is mended: no answer is lost, no markup shown, nothing raises."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pytest
 
-from postproc_workers.harmony import MAX_HEADER_TOKENS
+from postproc_workers.harmony import MAX_HEADER_TOKENS, HarmonyStream
 from postproc_workers.headers import Kind
-from tests.postproc_workers.turns import CUTS, Message, Steps, encode, read
+from postproc_workers.tokens import TokenTable, token_table
+from tests.postproc_workers.turns import (
+    CUTS,
+    TOOLS,
+    Message,
+    RecordingSink,
+    Steps,
+    encode,
+    read,
+)
 
 LONG_TEXT = "Here is a long answer that never had a header. " * 20
 HALF_GLYPH = (4103, 104)  # the first three of the four bytes of U+1FAF6
@@ -512,3 +521,43 @@ def test_any_beginning_of_a_turn_can_be_its_end(case: Case) -> None:
 def test_body_tokens_are_counted_without_markup() -> None:
     turn = read([encode("<|channel|>analysis<|message|>one two three<|end|>Hello world<|end|>")])
     assert turn.body_tokens == [3, 2]
+
+
+class CountingTable(TokenTable):
+    """The real table, which counts the tokens whose text was asked for."""
+
+    def __init__(self) -> None:
+        self.escaped = token_table().escaped
+        self.partial = token_table().partial
+        self.asked = 0
+
+    def text(self, tokens: Iterable[int]) -> str:
+        found = list(tokens)
+        self.asked += len(found)
+        return super().text(found)
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        ("<|channel|>",),
+        (" \n\t",),
+        (" to=functions.f",),
+        (" word",),
+        ("<|start|>", "user"),
+        ("<|channel|>", "analysis"),
+        ("<|constrain|>",),
+        (4103,),
+        ("<|start|>",),
+        ("<|message|>",),
+    ],
+    ids=str,
+)
+def test_no_flood_is_read_more_than_a_few_times(flood: tuple[str | int, ...]) -> None:
+    table = CountingTable()
+    stream = HarmonyStream(RecordingSink(), table, TOOLS)
+    tokens = encode(*flood) * 3_000
+    for token in tokens:
+        stream.feed([token])
+    stream.finish(cut=True)
+    assert table.asked <= 6 * len(tokens)
