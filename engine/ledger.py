@@ -126,8 +126,8 @@ class Ledger(Generic[S]):
             self._say_error(unknown, "internal", UNKNOWN_STREAM)
             return
         entry.worker, entry.lease = message.worker, message.lease
-        if entry.said or entry.finish is not None:
-            self._say_tokens(entry, 0, entry.said.copy(), entry.finish)
+        # Also without a token: the worker's answer to this tells that the stream has arrived.
+        self._say_tokens(entry, 0, entry.said.copy(), entry.finish)
         if entry.error is not None:
             self._say_error(entry, *entry.error)
 

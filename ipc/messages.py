@@ -180,8 +180,21 @@ class ChatFormat(Message, frozen=True, tag="chat"):
     include_usage: bool = False
 
 
+class Resume(Message, frozen=True):
+    """How far a moved stream had come: its client has all that its first `tokens` tokens made, and
+    no event yet with the number `next_sequence`. `begun`: also the opening events."""
+
+    tokens: int
+    next_sequence: int
+    begun: bool
+
+
 class Open(Message, frozen=True, tag="open"):
-    """Create the state of a stream. Everything its output depends on, but for its tokens."""
+    """Create the state of a stream. Everything its output depends on, but for its tokens.
+
+    With `resume` the stream comes from another worker: its tokens come again from the first, and
+    what the client has already is not said again.
+    """
 
     stream_id: int
     lease: int
@@ -195,6 +208,7 @@ class Open(Message, frozen=True, tag="open"):
     stop: tuple[str, ...] = ()
     parallel_tool_calls: bool = True
     tenant: str = ""
+    resume: Resume | None = None
 
 
 class Fail(Message, frozen=True, tag="fail"):
@@ -207,10 +221,12 @@ class Fail(Message, frozen=True, tag="fail"):
 
 
 class Abort(Message, frozen=True, tag="abort"):
-    """End a stream whose client is gone; nothing is sent for it any more."""
+    """End a stream whose client is gone, or that has `moved` to another worker; nothing is sent
+    for it any more."""
 
     stream_id: int
     lease: int
+    moved: bool = False
 
 
 FrontendToWorker = Hello | Open | Step | Fail | Abort | Heartbeat | Goodbye
@@ -250,7 +266,8 @@ class Terminal(Message, frozen=True):
 
 class Output(Message, frozen=True):
     """Bytes for one client. `tokens` is how many of the stream's tokens all bytes up to here
-    account for, `next_sequence` the number that its next event will carry."""
+    account for, `next_sequence` the number that its next event will carry. `resumed` says that a
+    moved stream has caught up with the tokens that there were."""
 
     stream_id: int
     lease: int
@@ -258,6 +275,7 @@ class Output(Message, frozen=True):
     next_sequence: int
     body: bytes
     terminal: Terminal | None = None
+    resumed: bool = False
 
 
 class Outputs(Message, frozen=True, tag="outputs"):

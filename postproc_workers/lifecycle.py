@@ -24,6 +24,7 @@ class Event(Enum):
     FAIL = "Fail or ErrorResponse"
     EXCEPTION = "exception in post-processing"
     ABORT = "Abort"
+    MOVED = "Abort, moved"
     OWNER_LOST = "owner lost"
     IDLE = "idle too long"
 
@@ -70,6 +71,7 @@ TRANSITIONS: dict[State, dict[Event, Transition]] = {
         Event.FAIL: _STALE,
         Event.EXCEPTION: Transition(State.ABSENT, Effect.IMPOSSIBLE),
         Event.ABORT: _STALE,
+        Event.MOVED: _STALE,
         Event.OWNER_LOST: _NOTHING,
         Event.IDLE: _NOTHING,
     },
@@ -81,6 +83,7 @@ TRANSITIONS: dict[State, dict[Event, Transition]] = {
         Event.FAIL: Transition(State.ABSENT, Effect.TERMINAL_OUTPUT, Reason.ERROR),
         Event.EXCEPTION: Transition(State.ABSENT, Effect.TERMINAL_OUTPUT, Reason.ERROR),
         Event.ABORT: Transition(State.ABSENT, Effect.NOTHING, Reason.ABORT),
+        Event.MOVED: Transition(State.ABSENT, Effect.NOTHING, Reason.MOVED),
         Event.OWNER_LOST: Transition(State.ABSENT, Effect.NOTHING, Reason.OWNER_LOST),
         Event.IDLE: Transition(State.ABSENT, Effect.NOTICE, Reason.EXPIRED),
     },

@@ -89,6 +89,10 @@ class PostProcessor:
         self.next_sequence = self._encoder.next_sequence
         return taken
 
+    def renumber(self, next_sequence: int) -> None:
+        """Give the next event this number."""
+        self._encoder.next_sequence = next_sequence
+
     @property
     def output_tokens(self) -> int:
         """Tokens of the turn so far, without those beyond an early end."""

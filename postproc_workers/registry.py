@@ -24,6 +24,7 @@ from ipc.messages import (
     Outputs,
     Owner,
     Released,
+    Resume,
     Step,
     Terminal,
     Tokens,
@@ -49,6 +50,7 @@ class Processor(Protocol):
     def finish(self, finish: Finish, now: int) -> None: ...
     def fail(self, failure: Failure, now: int) -> None: ...
     def take(self) -> bytes: ...
+    def renumber(self, next_sequence: int) -> None: ...
     @property
     def output_tokens(self) -> int: ...
     @property
@@ -78,6 +80,7 @@ class _Stream:
     lease: int
     processor: Processor
     owned: _OwnerStreams
+    resume: Resume | None = None
     position: int = 0
     position_at_sweep: int = -1
 
@@ -175,12 +178,14 @@ class Registry:
             processor = self._make_processor(opening)
         except Exception:
             return self._never_began(opening)
-        stream = _Stream(opening.stream_id, opening.lease, processor, owned)
+        stream = _Stream(opening.stream_id, opening.lease, processor, owned, opening.resume)
         owned.live[opening.stream_id] = stream
         try:
             processor.open()
         except Exception as error:
             return Outputs([self._end_by_exception(stream, error, now)])
+        if opening.resume is not None and opening.resume.begun:
+            processor.take()
         output = _output(stream)
         return None if output is None else Outputs([output])
 
@@ -220,7 +225,7 @@ class Registry:
         """End a stream without a word."""
         stream = self._find(owner, abort.stream_id, abort.lease)
         if stream is not None:
-            self._release(stream, Event.ABORT)
+            self._release(stream, Event.MOVED if abort.moved else Event.ABORT)
 
     def release_idle(self) -> list[tuple[Owner, Released]]:
         """Release the streams that got no token since the last call."""
@@ -242,11 +247,14 @@ class Registry:
             self.stale += 1
             ids = ids[stream.position - entry.start :]
         processor = stream.processor
+        resumed = stream.resume is not None
+        if stream.resume is not None:
+            ids = _catch_up(stream, stream.resume, ids)
         processor.feed(ids)
         stream.position += len(ids)
         finish = entry.finish
         if finish is None and not processor.ended_early:
-            return _output(stream)
+            return _output(stream, resumed)
         processor.finish(finish or Finish("stop"), now)
         self._release(stream, Event.FINAL)
         return _last_output(stream, "final", 200, stopped_early=finish is None)
@@ -317,13 +325,31 @@ class Registry:
             self.recovered.update(recovered)
 
 
-def _output(stream: _Stream) -> Output | None:
+def _output(stream: _Stream, resumed: bool = False) -> Output | None:
     processor = stream.processor
     body = processor.take()
-    if not body:
+    if not body and not resumed:
         return None
     next_sequence = processor.next_sequence
-    return Output(stream.stream_id, stream.lease, stream.position, next_sequence, body)
+    return Output(
+        stream.stream_id, stream.lease, stream.position, next_sequence, body, None, resumed
+    )
+
+
+def _catch_up(stream: _Stream, resume: Resume, ids: list[int]) -> list[int]:
+    """Process silently the tokens whose output the client has; returns the others.
+
+    The first tokens of a moved stream are all that there were when it moved, so this is once.
+    """
+    processor = stream.processor
+    known = max(0, resume.tokens - stream.position)
+    processor.feed(ids[:known])
+    stream.position += len(ids[:known])
+    if resume.begun:
+        processor.take()
+        processor.renumber(resume.next_sequence)
+    stream.resume = None
+    return ids[known:]
 
 
 def _last_output(

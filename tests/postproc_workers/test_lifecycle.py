@@ -76,6 +76,7 @@ HAPPENINGS: dict[Event, list[Callable[[Registry], Reply]]] = {
     Event.FAIL: [handles(Fail(1, 1, "server_error", "gone")), handles(Step([], (ERROR,)))],
     Event.EXCEPTION: [tokens([1, BAD]), tokens([BAD], Finish("stop"))],
     Event.ABORT: [handles(Abort(1, 1))],
+    Event.MOVED: [handles(Abort(1, 1, moved=True))],
     Event.OWNER_LOST: [
         handles(Goodbye()),
         handles(Hello(PROTOCOL_VERSION, OWNER)),

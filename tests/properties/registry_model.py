@@ -75,6 +75,9 @@ class ScriptedProcessor:
             raise ValueError("made to fail")
         self._say(f"error {failure.message}")
 
+    def renumber(self, next_sequence: int) -> None:
+        self.next_sequence = next_sequence
+
     def take(self) -> bytes:
         taken = "".join(self._lines).encode()
         self._lines.clear()
@@ -166,7 +169,7 @@ class RegistryModel:
             case Abort():
                 stream = self._find(owner, message)
                 if stream is not None:
-                    self._release(stream, "abort")
+                    self._release(stream, "moved" if message.moved else "abort")
 
     def lose(self, owner: Owner) -> None:
         frontend = self._present(owner)

@@ -130,12 +130,16 @@ class RegistryMachine(RuleBasedStateMachine):
         return self.deliver(stream.owner, Step(last, (error,)))
 
     @precondition(lambda self: self.model.live)
-    @rule(target=messages, data=st.data(), silent=st.booleans())
-    def frontend_ends_it(self, data: st.DataObject, silent: bool) -> Delivery:
+    @rule(target=messages, data=st.data(), how=st.sampled_from(("abort", "moved", "fail")))
+    def frontend_ends_it(self, data: st.DataObject, how: str) -> Delivery:
         stream = self.draw_live(data)
-        place = (stream.opening.stream_id, stream.opening.lease)
-        ending = Abort(*place) if silent else Fail(*place, "server_error", "the engine is gone")
-        return self.deliver(stream.owner, ending)
+        stream_id, lease = stream.opening.stream_id, stream.opening.lease
+        endings: dict[str, Abort | Fail] = {
+            "abort": Abort(stream_id, lease),
+            "moved": Abort(stream_id, lease, moved=True),
+            "fail": Fail(stream_id, lease, "server_error", "the engine is gone"),
+        }
+        return self.deliver(stream.owner, endings[how])
 
     @rule(
         target=messages,
