@@ -16,6 +16,7 @@ from ipc.messages import (
     Goodbye,
     Heartbeat,
     Owner,
+    Reassign,
     Refused,
 )
 from ipc.rejections import Rejections
@@ -29,6 +30,7 @@ class EngineEvents(Protocol):
     """What the engine's client tells the frontend."""
 
     def engine_step(self, worker: int, frame: bytes) -> None: ...
+    def engine_up(self) -> None: ...
     def engine_lost(self, reason: str) -> None: ...
 
 
@@ -60,10 +62,15 @@ class EngineClient:
         self._closed = False
         self._connect()
 
-    def send(self, message: GenerationRequest | Cancel | Heartbeat) -> None:
+    def send(self, message: GenerationRequest | Cancel | Reassign | Heartbeat) -> None:
         """Send a message; while the engine is gone, to nobody."""
         if self._link is not None:
             self._link.send((codec.encode(message),))
+
+    @property
+    def up(self) -> bool:
+        """Whether the engine has answered, and is not gone since."""
+        return self.info is not None
 
     def heartbeat(self) -> None:
         """To be called about every second."""
@@ -110,6 +117,7 @@ class EngineClient:
                 self._refreshed.set()
             case EngineInfo():
                 self.info = message
+                self._events.engine_up()
             case Refused():
                 if message.permanent:
                     self.refused = message.reason

@@ -55,6 +55,11 @@ class ServiceCollector(Collector):
             ended.add_metric([reason], count)
         yield ended
         yield CounterMetricFamily(
+            "antiphon_frontend_streams_moved",
+            "Streams opened again on another worker.",
+            streams.moved,
+        )
+        yield CounterMetricFamily(
             "antiphon_frontend_stale_outputs",
             "Outputs for streams that had ended.",
             streams.stale_outputs,

@@ -89,6 +89,9 @@ class Service:
     def engine_step(self, worker: int, frame: bytes) -> None:
         self.pool.forward(worker, frame)
 
+    def engine_up(self) -> None:
+        self.streams.engine_up()
+
     def engine_lost(self, reason: str) -> None:
         self.streams.engine_lost(reason)
 
@@ -98,6 +101,9 @@ class Service:
     def worker_released(self, worker: int, released: Released) -> None:
         self.streams.worker_released(worker, released)
 
+    def worker_up(self, worker: int) -> None:
+        self.streams.worker_up(worker)
+
     def worker_lost(self, worker: int, reason: str) -> None:
         self.streams.worker_lost(worker, reason)
 
@@ -106,6 +112,7 @@ class Service:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             self.pool.heartbeat()
             self.engine.heartbeat()
+            self.streams.tick()
             reason = self.engine.refused or self.pool.refused
             if reason is not None:
                 self._refused(reason)

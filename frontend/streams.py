@@ -1,8 +1,11 @@
-"""The frontend's streams: who waits for which bytes, and what to tell engine and worker when one
-ends. What is to be sent goes to the handed-in pool and engine; only a stream's reader waits.
+"""The frontend's streams: who waits for which bytes, where each stream is, and what to tell engine
+and workers. What is to be sent goes to the handed-in pool and engine; only a stream's reader waits.
 
-Every stream that is opened here is closed here, exactly once; its worker and the engine are told
-unless they ended it themselves.
+Every stream that is opened here is closed here, exactly once, and its worker and the engine are
+told. In between it may move: when its worker is lost or drained, it is opened on another one,
+which is told how far its client has come, and the engine says its tokens again. Streams arrive at
+a worker one after another, so that of those that were on a lost worker only the one that was just
+arriving can have killed it; that one is not moved again.
 """
 
 import asyncio
@@ -10,7 +13,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal, Protocol
+
+import msgspec
 
 from ipc.messages import (
     Abort,
@@ -19,7 +25,9 @@ from ipc.messages import (
     GenerationRequest,
     Open,
     Output,
+    Reassign,
     Released,
+    Resume,
     Sampling,
     Terminal,
 )
@@ -28,6 +36,9 @@ from postproc_workers.post_processor import make_encoder
 
 MAX_BUFFERED_BYTES = 16 * 1024 * 1024
 """A client that lags so far behind its stream is given up."""
+PATIENCE_SECONDS = 30.0
+"""How long a stream waits for a worker, or for an engine, in place of a lost one."""
+POISON = "processing this response has ended two workers"
 
 
 class Workers(Protocol):
@@ -35,14 +46,17 @@ class Workers(Protocol):
 
     load: list[int]
 
-    def least_loaded(self) -> int | None: ...
+    @property
+    def up(self) -> list[int]: ...
     def send(self, worker: int, message: Open | Fail | Abort) -> None: ...
 
 
 class Engine(Protocol):
     """What streams need of an engine."""
 
-    def send(self, message: GenerationRequest | Cancel) -> None: ...
+    @property
+    def up(self) -> bool: ...
+    def send(self, message: GenerationRequest | Cancel | Reassign) -> None: ...
 
 
 class NoWorkerError(Exception):
@@ -65,15 +79,24 @@ class Generation:
 class StreamHandle:
     """One client's stream: bytes to send come out of `take` in order, then the `terminal`.
 
-    `overflowed` is set when the client lags too far behind. `close` must be called.
+    `overflowed` is set when the client lags too far behind. `close` must be called. `worker` is
+    None, and `waits_since` set, while the stream is between two workers; `asked` is False when
+    its engine was lost before the client had anything of its answer.
     """
 
-    def __init__(self, opening: Open, worker: int, close: Callable[["StreamHandle"], None]) -> None:
+    def __init__(
+        self, generation: Generation, opening: Open, close: Callable[["StreamHandle"], None]
+    ) -> None:
+        self.generation = generation
         self.opening = opening
-        self.worker = worker
+        self.worker: int | None = None
+        self.waits_since: float | None = None
+        self.asked = False
         self.terminal: Terminal | None = None
         self.overflowed = asyncio.Event()
         self.closed = False
+        self.begun = False
+        self.tokens = 0
         self.next_sequence = 0
         self._close = close
         self._pieces: deque[bytes] = deque()
@@ -90,7 +113,8 @@ class StreamHandle:
         """Take one output of the worker; nothing after the terminal one, or after closing."""
         if self.closed or self.terminal is not None:
             return
-        self.next_sequence = output.next_sequence
+        self.begun = True
+        self.tokens, self.next_sequence = output.tokens, output.next_sequence
         self.terminal = output.terminal
         if output.body:
             self._pieces.append(output.body)
@@ -121,7 +145,7 @@ class StreamHandle:
             Output(
                 opening.stream_id,
                 opening.lease,
-                0,
+                self.tokens,
                 encoder.next_sequence,
                 b"".join(encoder.pieces),
                 Terminal("error", failure.status, 0),
@@ -137,7 +161,10 @@ class StreamHandle:
 
 
 class Streams:
-    """All live streams of one frontend; it mints their ids and leases."""
+    """All live streams of one frontend; it mints their ids and leases.
+
+    `clock` gives unix seconds.
+    """
 
     def __init__(
         self,
@@ -147,6 +174,7 @@ class Streams:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ended: Counter[str] = Counter()
+        self.moved = 0
         self.stale_outputs = 0
         self.none_live = asyncio.Event()
         self.none_live.set()
@@ -155,7 +183,9 @@ class Streams:
         self._max_streams = max_streams
         self._clock = clock
         self._live: dict[int, StreamHandle] = {}
-        self._minted = 0
+        self._homeless: deque[StreamHandle] = deque()
+        self._arriving: dict[int, StreamHandle] = {}
+        self._leases = count(1)
 
     @property
     def live(self) -> int:
@@ -168,22 +198,14 @@ class Streams:
         """
         if len(self._live) >= self._max_streams:
             raise TooManyStreamsError(f"{self._max_streams} streams are live")
-        worker = self._pool.least_loaded()
+        worker = min(self._pool.up, key=self._pool.load.__getitem__, default=None)
         if worker is None:
             raise NoWorkerError("no post-processing worker is up")
-        self._minted += 1
-        stream_id = lease = self._minted
-        opening = generation.make_open(stream_id, lease)
-        handle = StreamHandle(opening, worker, self._closed)
+        stream_id = lease = next(self._leases)
+        handle = StreamHandle(generation, generation.make_open(stream_id, lease), self._closed)
         self._live[stream_id] = handle
         self.none_live.clear()
-        self._pool.load[worker] += 1
-        self._pool.send(worker, opening)
-        self._engine.send(
-            GenerationRequest(
-                stream_id, lease, worker, generation.prompt, generation.sampling, opening.tenant
-            )
-        )
+        self._settle(handle, worker)
         return handle
 
     def worker_output(self, worker: int, output: Output) -> None:
@@ -191,6 +213,8 @@ class Streams:
         handle = self._find(worker, output.stream_id, output.lease)
         if handle is not None:
             handle.deliver(output)
+            if output.resumed or output.terminal is not None:
+                self._arrived(handle)
 
     def worker_released(self, worker: int, released: Released) -> None:
         """A worker does not hold a stream, or no longer: its client is told."""
@@ -198,22 +222,122 @@ class Streams:
         if handle is not None:
             self._fail_here(handle, f"the stream's state was released: {released.reason}")
 
+    def worker_up(self, worker: int) -> None:
+        """A worker has come that can take streams."""
+        self._settle_homeless()
+
     def worker_lost(self, worker: int, reason: str) -> None:
-        """End the streams of a worker that is gone."""
-        for handle in [h for h in self._live.values() if h.worker == worker]:
-            self._fail_here(handle, f"the stream's post-processing worker was lost: {reason}")
+        """Move the streams of a worker that is gone; but not again one that has killed two."""
+        suspect = self._arriving.pop(worker, None)
+        for handle in self._on(worker):
+            self._leave(handle)
+            if handle is suspect:
+                self._fail_here(handle, POISON)
+        self._settle_homeless()
+
+    def worker_drained(self, worker: int) -> None:
+        """Move the streams of a worker that is to take no more and is not `up` any longer."""
+        self._arriving.pop(worker, None)
+        for handle in self._on(worker):
+            self._withdraw(handle)
+        self._settle_homeless()
+
+    def engine_up(self) -> None:
+        """An engine has come, which knows no stream."""
+        self._settle_homeless()
 
     def engine_lost(self, reason: str) -> None:
-        """Have the workers end all streams, as no token will come any more."""
-        self.fail_all("server_error", f"the engine was lost: {reason}")
+        """End the streams that had begun; the others begin anew with a new engine."""
+        self._arriving.clear()
+        for handle in list(self._live.values()):
+            if handle.tokens:
+                self._fail(handle, "server_error", f"the engine was lost: {reason}")
+            elif handle.terminal is None:
+                # Its worker may have read tokens that made no output, and that come no more.
+                handle.asked = False
+                if handle.worker is not None:
+                    self._withdraw(handle)
 
     def fail_all(self, code: Literal["server_error", "overloaded"], message: str) -> None:
-        """Have the workers end all streams that have not ended, with an error."""
-        for handle in self._live.values():
-            if handle.terminal is None:
-                opening = handle.opening
-                fail = Fail(opening.stream_id, opening.lease, code, message)
-                self._pool.send(handle.worker, fail)
+        """End all streams that have not ended, with an error."""
+        for handle in list(self._live.values()):
+            self._fail(handle, code, message)
+
+    def tick(self) -> None:
+        """To be called about every second: give up what has waited too long."""
+        latest = self._clock() - PATIENCE_SECONDS
+        for handle in list(self._live.values()):
+            if handle.waits_since is not None and handle.waits_since < latest:
+                self._fail(handle, "server_error", "no worker or engine came to go on with it")
+
+    def _settle(self, handle: StreamHandle, worker: int) -> None:
+        """Open a stream on a worker, and have the engine send its tokens there."""
+        handle.worker, handle.waits_since = worker, None
+        self._pool.load[worker] += 1
+        opening, generation = handle.opening, handle.generation
+        self._pool.send(worker, opening)
+        if handle.asked:
+            self._engine.send(Reassign(opening.stream_id, worker, opening.lease))
+            return
+        handle.asked = True
+        self._engine.send(
+            GenerationRequest(
+                opening.stream_id,
+                opening.lease,
+                worker,
+                generation.prompt,
+                generation.sampling,
+                opening.tenant,
+            )
+        )
+
+    def _withdraw(self, handle: StreamHandle) -> None:
+        """Take a stream off a worker that lives."""
+        assert handle.worker is not None
+        if handle.terminal is None:
+            place = (handle.opening.stream_id, handle.opening.lease)
+            self._pool.send(handle.worker, Abort(*place, moved=True))
+        self._leave(handle)
+
+    def _leave(self, handle: StreamHandle) -> None:
+        """Take a stream off its worker; unless it has ended, it is to be settled on another."""
+        assert handle.worker is not None
+        self._pool.load[handle.worker] -= 1
+        handle.worker = None
+        if handle.terminal is None:
+            handle.waits_since = self._clock()
+            self._homeless.append(handle)
+
+    def _settle_homeless(self) -> None:
+        """Open streams again; those that are replayed one at a time on each worker."""
+        while self._homeless and self._engine.up:
+            handle = self._homeless[0]
+            workers = [w for w in self._pool.up if not (handle.asked and w in self._arriving)]
+            if not workers:
+                return
+            self._homeless.popleft()
+            if handle.terminal is None and not handle.closed:
+                self._reopen(handle, min(workers, key=self._pool.load.__getitem__))
+
+    def _reopen(self, handle: StreamHandle, worker: int) -> None:
+        self.moved += 1
+        handle.opening = msgspec.structs.replace(
+            handle.opening,
+            lease=next(self._leases),
+            resume=Resume(handle.tokens, handle.next_sequence, handle.begun),
+        )
+        if handle.asked:
+            self._arriving[worker] = handle
+        self._settle(handle, worker)
+
+    def _arrived(self, handle: StreamHandle) -> None:
+        """A moved stream has caught up, or has ended: the next one can come."""
+        if handle.worker is not None and self._arriving.get(handle.worker) is handle:
+            del self._arriving[handle.worker]
+            self._settle_homeless()
+
+    def _on(self, worker: int) -> list[StreamHandle]:
+        return [handle for handle in self._live.values() if handle.worker == worker]
 
     def _find(self, worker: int, stream_id: int, lease: int) -> StreamHandle | None:
         handle = self._live.get(stream_id)
@@ -221,6 +345,19 @@ class Streams:
             self.stale_outputs += 1
             return None
         return handle
+
+    def _fail(
+        self, handle: StreamHandle, code: Literal["server_error", "overloaded"], message: str
+    ) -> None:
+        """Have its worker end a stream with an error, or end it here if it has none."""
+        if handle.terminal is not None:
+            return
+        handle.waits_since = None
+        if handle.worker is None:
+            self._fail_here(handle, message)
+        else:
+            place = (handle.opening.stream_id, handle.opening.lease)
+            self._pool.send(handle.worker, Fail(*place, code, message))
 
     def _fail_here(self, handle: StreamHandle, message: str) -> None:
         failure = Failure(500, "server_error", "server_error", message)
@@ -231,9 +368,10 @@ class Streams:
         del self._live[opening.stream_id]
         if not self._live:
             self.none_live.set()
-        self._pool.load[handle.worker] -= 1
-        if terminal is None:
-            self._pool.send(handle.worker, Abort(opening.stream_id, opening.lease))
-        if terminal is None or terminal.reason == "error" or terminal.stopped_early:
-            self._engine.send(Cancel(opening.stream_id, opening.lease))
+        self._arrived(handle)
+        if handle.worker is not None:
+            self._pool.load[handle.worker] -= 1
+            if terminal is None:
+                self._pool.send(handle.worker, Abort(opening.stream_id, opening.lease))
+        self._engine.send(Cancel(opening.stream_id, opening.lease))
         self.ended["abort" if terminal is None else terminal.reason] += 1

@@ -44,6 +44,7 @@ class PoolEvents(Protocol):
 
     def worker_output(self, worker: int, output: Output) -> None: ...
     def worker_released(self, worker: int, released: Released) -> None: ...
+    def worker_up(self, worker: int) -> None: ...
     def worker_lost(self, worker: int, reason: str) -> None: ...
 
 
@@ -80,10 +81,6 @@ class Pool(ABC):
     @abstractmethod
     def close(self) -> None:
         """Take leave of the workers."""
-
-    def least_loaded(self) -> int | None:
-        """The worker that the next stream should go to, or None if all are gone."""
-        return min(self.up, key=self.load.__getitem__, default=None)
 
 
 class InlinePool(Pool):
@@ -232,6 +229,7 @@ class LinkedPool(Pool):
                 self._connections[worker].refreshed.set()
             case WorkerInfo():
                 self._connections[worker].up = True
+                self._events.worker_up(worker)
             case Refused():
                 if message.permanent:
                     self.refused = message.reason

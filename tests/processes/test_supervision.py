@@ -1,18 +1,20 @@
 """Processes that die, start and stop: what clients see, and that nothing is left behind."""
 
-import json
+import math
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.processes.scripts import Seed
-from tests.processes.test_generation import CHAT, RESPONSES, chat_body, connect, responses_body
+from tests.processes.scripts import ENDLESS_TOKENS, Seed
+from tests.processes.test_generation import RESPONSES, connect, responses_body
 from tests.servers import Server, running
 
 
@@ -37,43 +39,43 @@ def rest_of(client: socket.socket) -> str:
 def endless(server: Server) -> socket.socket:
     """A client in the middle of an endless stream."""
     client = connect(server, RESPONSES, responses_body(Seed.ENDLESS, stream=True))
-    client.recv(100)
+    received = b""
+    while b"output_text.delta" not in received:
+        received += client.recv(65536)
     return client
 
 
-def test_a_killed_worker_ends_its_streams_with_an_error_and_comes_back(fresh: Server) -> None:
-    clients = [endless(fresh), endless(fresh)]
-    fresh.child("postproc_workers", "--worker", "0").kill()
-    server_up = '{"status":"ok","engine":true,"workers":2}'
-    fresh.wait_until(lambda: fresh.get("/health")[1] == server_up)
-    # Two streams on two workers: one has ended, the other goes on.
-    for client in clients:
-        client.settimeout(20)
-    fresh.wait_until(lambda: fresh.metrics()["antiphon_frontend_streams_live"] == 1)
-    texts = []
-    for client in clients:
-        client.setblocking(False)
-        received = b""
-        try:
-            while piece := client.recv(65536):
-                received += piece
-        except BlockingIOError:
-            pass
-        texts.append(received.decode())
-        client.close()
-    failed = [text for text in texts if "response.failed" in text]
-    assert len(failed) == 1
-    assert "post-processing worker was lost" in failed[0]
-    numbers = [json.loads(line[6:])["sequence_number"] for line in data_lines(failed[0])]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    fresh.wait_until_idle()
-    assert fresh.post(CHAT, chat_body(Seed.ANSWER))[0] == 200
+def numbers(text: str) -> list[int]:
+    """The sequence numbers of the events of a stream."""
+    found = re.findall(r'"sequence_number":(\d+)}\n\n', text.replace("\r\n", ""))
+    return [int(number) for number in found]
 
 
-def data_lines(text: str) -> list[str]:
-    """The whole `data:` lines of a stream whose beginning was read already."""
-    lines = [line for line in text.split("\n") if line.startswith("data: ")]
-    return [line for line in lines if line.endswith("}")]
+@pytest.mark.parametrize(("kills", "limit"), [(1, 1000), (3, 3000)])
+def test_the_streams_of_killed_workers_go_on_unbroken(
+    scripts: Path, kills: int, limit: int
+) -> None:
+    arguments = ["--script", str(scripts), "--num-postprocess-workers", "2"]
+    with running(*arguments, "--served-model-name", "scripted") as server:
+        body = responses_body(Seed.ENDLESS, stream=True, max_output_tokens=limit)
+        clients = [connect(server, RESPONSES, body) for _ in range(6)]
+        texts = [client.recv(65536).decode() for client in clients]
+        for kill in range(kills):
+            moved = server.metrics()["antiphon_frontend_streams_moved_total"]
+            server.child("postproc_workers", "--worker", str(kill % 2)).kill()
+            server.wait_until(partial(has_moved_more, server, moved))
+            server.wait_until(lambda: '"workers":2' in server.get("/health")[1])
+        for client, text in zip(clients, texts, strict=True):
+            whole = text + rest_of(client)
+            assert "response.incomplete" in whole
+            assert numbers(whole) == list(range(len(numbers(whole))))
+            headers = 3 * math.ceil(limit / ENDLESS_TOKENS)
+            assert whole.count('"type":"response.output_text.delta"') == limit - headers
+        server.wait_until_idle()
+
+
+def has_moved_more(server: Server, before: float) -> bool:
+    return server.metrics()["antiphon_frontend_streams_moved_total"] > before
 
 
 def test_a_killed_engine_ends_the_streams_with_an_error_and_comes_back(fresh: Server) -> None:
