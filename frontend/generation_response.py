@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from frontend.errors import OverloadedError, ServerError
-from frontend.streams import NoWorkerError, StreamHandle, TooManyStreamsError
+from frontend.streams import NoEngineError, NoWorkerError, StreamHandle, TooManyStreamsError
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class GenerationResponse(Response):
     def _open(self) -> StreamHandle:
         try:
             return self._open_stream()
-        except (NoWorkerError, TooManyStreamsError) as error:
+        except (NoWorkerError, NoEngineError, TooManyStreamsError) as error:
             raise OverloadedError(f"The server cannot take this request now: {error}.") from error
 
     async def _serve(self, handle: StreamHandle, send: Send) -> None:

@@ -63,6 +63,10 @@ class NoWorkerError(Exception):
     """Every post-processing worker is gone."""
 
 
+class NoEngineError(Exception):
+    """The engine is gone."""
+
+
 class TooManyStreamsError(Exception):
     """As many streams are live as are allowed at once."""
 
@@ -81,7 +85,8 @@ class StreamHandle:
 
     `overflowed` is set when the client lags too far behind. `close` must be called. `worker` is
     None, and `waits_since` set, while the stream is between two workers; `asked` is False when
-    its engine was lost before the client had anything of its answer.
+    its engine was lost before the client had anything of its answer; `failure` is what its worker
+    was told to end it with.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class StreamHandle:
         self.worker: int | None = None
         self.waits_since: float | None = None
         self.asked = False
+        self.failure: str | None = None
         self.terminal: Terminal | None = None
         self.overflowed = asyncio.Event()
         self.closed = False
@@ -194,13 +200,15 @@ class Streams:
     def open(self, generation: Generation) -> StreamHandle:
         """Open a stream on the least loaded worker and start its generation.
 
-        Raises NoWorkerError or TooManyStreamsError; then nothing was opened.
+        Raises NoWorkerError, NoEngineError or TooManyStreamsError; then nothing was opened.
         """
         if len(self._live) >= self._max_streams:
             raise TooManyStreamsError(f"{self._max_streams} streams are live")
         worker = min(self._pool.up, key=self._pool.load.__getitem__, default=None)
         if worker is None:
             raise NoWorkerError("no post-processing worker is up")
+        if not self._engine.up:
+            raise NoEngineError("the engine is gone")
         stream_id = lease = next(self._leases)
         handle = StreamHandle(generation, generation.make_open(stream_id, lease), self._closed)
         self._live[stream_id] = handle
@@ -304,7 +312,9 @@ class Streams:
         assert handle.worker is not None
         self._pool.load[handle.worker] -= 1
         handle.worker = None
-        if handle.terminal is None:
+        if handle.failure is not None:
+            self._fail_here(handle, handle.failure)
+        elif handle.terminal is None:
             handle.waits_since = self._clock()
             self._homeless.append(handle)
 
@@ -356,6 +366,7 @@ class Streams:
         if handle.worker is None:
             self._fail_here(handle, message)
         else:
+            handle.failure = message
             place = (handle.opening.stream_id, handle.opening.lease)
             self._pool.send(handle.worker, Fail(*place, code, message))
 

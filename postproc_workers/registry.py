@@ -269,6 +269,8 @@ class Registry:
         self, stream: _Stream, failure: Failure, now: int, event: Event = Event.FAIL
     ) -> Output:
         self._release(stream, event)
+        if stream.resume is not None:
+            _skip_known_output(stream, stream.resume)
         try:
             stream.processor.fail(failure, now)
         except Exception:
@@ -341,15 +343,18 @@ def _catch_up(stream: _Stream, resume: Resume, ids: list[int]) -> list[int]:
 
     The first tokens of a moved stream are all that there were when it moved, so this is once.
     """
-    processor = stream.processor
     known = max(0, resume.tokens - stream.position)
-    processor.feed(ids[:known])
+    stream.processor.feed(ids[:known])
     stream.position += len(ids[:known])
-    if resume.begun:
-        processor.take()
-        processor.renumber(resume.next_sequence)
-    stream.resume = None
+    _skip_known_output(stream, resume)
     return ids[known:]
+
+
+def _skip_known_output(stream: _Stream, resume: Resume) -> None:
+    stream.resume = None
+    if resume.begun:
+        stream.processor.take()
+        stream.processor.renumber(resume.next_sequence)
 
 
 def _last_output(

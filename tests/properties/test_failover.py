@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ipc.messages import (
     Abort,
     ChatFormat,
+    Fail,
     Finish,
     Open,
     Output,
@@ -19,7 +20,7 @@ from ipc.messages import (
     Tokens,
 )
 from postproc_workers.registry import Registry
-from tests.postproc_workers.turns import NOW, RESPONSES, post_process
+from tests.postproc_workers.turns import NOW, RESPONSES, opening, post_process
 from tests.properties.generated_turns import steps
 from tests.properties.test_encoders import ANY_TOKENS, CHAT, FINISHES, opens
 
@@ -29,17 +30,17 @@ OWNER = Owner(0, 1)
 class MovingStream:
     """A frontend's and an engine's side of one stream, which moves when it is told to."""
 
-    def __init__(self, opening: Open) -> None:
+    def __init__(self, opened: Open) -> None:
         self.received = b""
         self.tokens = 0
         self.next_sequence = 0
         self.begun = False
         self.ended = False
         self.said: list[int] = []
-        self._opening = opening
+        self._opening = opened
         self._registry = Registry()
         self._registry.owner_arrived(OWNER)
-        self._receive(self._registry.open(OWNER, opening, NOW))
+        self._receive(self._registry.open(OWNER, opened, NOW))
 
     def say(self, ids: list[int], finish: Finish | None = None, lost: bool = False) -> None:
         """The engine's next tokens; their output is `lost` if the worker dies with it."""
@@ -86,10 +87,10 @@ def test_l12_a_moved_stream_is_unbroken(
     finish: Finish,
     streaming: bool,
 ) -> None:
-    opening = data.draw(opens(output, streaming))
+    opened = data.draw(opens(output, streaming))
     cut = data.draw(steps(tokens))
     moves = data.draw(st.lists(st.booleans(), min_size=len(cut), max_size=len(cut)))
-    stream = MovingStream(opening)
+    stream = MovingStream(opened)
     for ids, moved in zip(cut, moves, strict=True):
         if stream.ended:
             break
@@ -102,7 +103,7 @@ def test_l12_a_moved_stream_is_unbroken(
     elif not stream.ended:
         stream.say([], finish)
     assert stream.ended
-    assert stream.received == post_process(opening, [tokens], finish)
+    assert stream.received == post_process(opened, [tokens], finish)
 
 
 @given(data=st.data(), tokens=ANY_TOKENS)
@@ -110,10 +111,9 @@ def test_l7_a_moved_stream_goes_on_from_the_number_it_is_told(
     data: st.DataObject, tokens: list[int]
 ) -> None:
     """Events that the frontend added (keepalives) have taken numbers of their own."""
-    opening = data.draw(opens(RESPONSES, streaming=True))
-    cut = data.draw(steps(tokens))
-    stream = MovingStream(opening)
-    for ids in cut:
+    opened = data.draw(opens(RESPONSES, streaming=True))
+    stream = MovingStream(opened)
+    for ids in data.draw(steps(tokens)):
         if not stream.ended:
             stream.say(ids)
     if not stream.ended:
@@ -123,11 +123,24 @@ def test_l7_a_moved_stream_goes_on_from_the_number_it_is_told(
         assert stream.next_sequence == before + 5
 
 
+def test_l7_a_moved_stream_that_fails_before_it_has_caught_up() -> None:
+    resume = Resume(tokens=9, next_sequence=11, begun=True)
+    moved = msgspec.structs.replace(opening(RESPONSES), resume=resume)
+    registry = Registry()
+    registry.owner_arrived(OWNER)
+    assert registry.open(OWNER, moved, NOW) is None
+    reply = registry.fail(OWNER, Fail(1, 1, "server_error", "the engine was lost"), NOW)
+    assert reply is not None
+    [output] = reply.outputs
+    assert output.next_sequence == 13
+    assert b'"sequence_number":11}' in output.body
+    assert output.body.count(b"event: ") == 2
+
+
 def test_l4_a_moved_stream_is_gone_from_its_old_worker() -> None:
     registry = Registry()
     registry.owner_arrived(OWNER)
-    opening = Open(1, 1, "chatcmpl-1", "m", 0, 1, ChatFormat(), streaming=True)
-    registry.open(OWNER, opening, NOW)
+    registry.open(OWNER, opening(CHAT), NOW)
     registry.abort(OWNER, Abort(1, 1, moved=True))
     assert registry.released["moved"] == 1
     assert registry.step(OWNER, Step([Tokens(1, 1, 0, [1])]), NOW) is None
