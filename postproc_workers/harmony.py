@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from operator import length_hint
 from typing import Protocol
 
-from postproc_workers.headers import Header, Kind, read_header, text_in_header
+from postproc_workers.headers import Header, HeaderReader, Kind
 from postproc_workers.tokens import (
     CALL,
     CHANNEL,
@@ -28,11 +28,14 @@ from postproc_workers.tokens import (
 )
 
 MAX_HEADER_TOKENS = 96
-"""More tokens than that without a `<|message|>` are no header but an answer without one."""
+"""More tokens than that without a `<|message|>` are no header but a message without one."""
 
 
 class EndOfTurn(Exception):  # noqa: N818  a sink's way to say that the answer is complete
-    """Raised by a sink's `text` or `end`: what it has is all that the client asked for."""
+    """Raised by a sink's `text` or `end`: what it has is all that the client asked for.
+
+    A message in which `text` raised it is ended as every other.
+    """
 
 
 class MessageSink(Protocol):
@@ -51,7 +54,7 @@ class HarmonyStream:
     """Reads one turn, from right behind the prompt's `<|start|>assistant`.
 
     `consumed` counts the tokens that belong to the turn, up to and with the one that ended it
-    early, if any did; `ended_early` says so.
+    early, if any did; `ended_early` says so. `recovered` counts what was mended, by kind.
     """
 
     def __init__(self, sink: MessageSink, table: TokenTable, tools: Collection[str] = ()) -> None:
@@ -60,7 +63,7 @@ class HarmonyStream:
         self.recovered: Counter[str] = Counter()
         self._sink = sink
         self._table = table
-        self._tools = tools
+        self._headers = HeaderReader(table, tools, self.recovered)
         self._in_body = False
         self._hidden = False
         self._over = False
@@ -79,84 +82,129 @@ class HarmonyStream:
         start = self.consumed
         try:
             for token in iterator:
-                if self._plain and token < FIRST_SPECIAL and (piece := escaped[token]) is not None:
+                if (
+                    self._plain
+                    and 0 <= token < FIRST_SPECIAL
+                    and (piece := escaped[token]) is not None
+                ):
                     text(piece)
                 else:
                     self.consumed = start + len(tokens) - length_hint(iterator)
                     self._special(token)
         except EndOfTurn:
             self.consumed = start + len(tokens) - length_hint(iterator)
-            self.ended_early = True
+            self._end_early()
             return True
         self.consumed = start + len(tokens)
         return False
 
     def finish(self, cut: bool) -> None:
-        """The output is over; `cut` says that a limit ended it rather than the model."""
+        """The output is over; `cut` says that a limit ended it rather than the model.
+
+        Of a glyph that was cut nothing is shown.
+        """
         if self.ended_early:
             return
         try:
+            while cut and self._table.splits_glyph(self._header):
+                self._header.pop()
+            if self._header:
+                self._message_within_header(self.consumed, cut=cut)
             if self._in_body:
                 self._end_message(self.consumed, complete=not cut)
-            elif self._header and not self._over:
-                self._answer_in_header(cut)
-                if self._in_body:
-                    self._end_message(self.consumed, complete=not cut)
         except EndOfTurn:
-            self.ended_early = True
+            self._end_early()
+
+    def _end_early(self) -> None:
+        self.ended_early = True
+        if self._in_body:
+            self._glyphs = None
+            self._end_message(self.consumed, complete=True)
 
     def _special(self, token: int) -> None:
         """A token that is not plainly body text; `consumed` counts it already."""
         if self._over:
             return
-        if self._in_body and token < FIRST_SPECIAL:
-            if not self._hidden:
+        if 0 <= token < FIRST_SPECIAL:
+            if not self._in_body:
+                self._add_to_header(token)
+            elif not self._hidden:
                 self._split_glyph(token)
-            return
-        if token in (END, CALL, RETURN, ENDOFTEXT):
+        elif token in (END, CALL, RETURN, ENDOFTEXT):
+            self._end_by_token(token)
             self._over = token in (RETURN, ENDOFTEXT)
-            self._end_by_token()
         elif token == START:
-            self._start_header([])
-        elif token == CHANNEL:
-            self._start_header([CHANNEL]) if self._in_body else self._header.append(CHANNEL)
-        elif token == MESSAGE:
+            self._break_off(START)
+            self._header = [START]
+        elif token == CHANNEL and self._in_body:
+            self._break_off(CHANNEL)
+            self._header = [CHANNEL]
+        elif token == MESSAGE and not self._in_body:
             self._begin_by_token()
-        elif token == CONSTRAIN and not self._in_body:
-            self._header.append(token)
-        elif token < FIRST_SPECIAL:
-            self._header.append(token)
-            if len(self._header) > MAX_HEADER_TOKENS:
-                self._answer_in_header(cut=False)
+        elif token in (CHANNEL, CONSTRAIN) and not self._in_body:
+            self._add_to_header(token)
         else:
             self.recovered["stray_token"] += 1
 
-    def _end_by_token(self) -> None:
-        if self._in_body:
-            self._end_message(self.consumed - 1, complete=True)
-        elif self._header:
-            self._answer_in_header(cut=False)
-            if self._in_body:
-                self._end_message(self.consumed - 1, complete=True)
-        self._header = []
-
-    def _start_header(self, header: list[int]) -> None:
-        if self._in_body:
-            self.recovered["message_not_ended"] += 1
-            self._end_message(self.consumed - 1, complete=True)
-        elif self._header:
-            self.recovered["header_not_ended"] += 1
-        self._header = header
+    def _add_to_header(self, token: int) -> None:
+        self._header.append(token)
+        if len(self._header) > MAX_HEADER_TOKENS and not self._table.splits_glyph(self._header):
+            self._message_within_header(self.consumed, long=True)
 
     def _begin_by_token(self) -> None:
+        self._answer_before_header(self.consumed - 1)
+        self._begin_message(self._headers.read(self._header))
+        self._header = []
+
+    def _answer_before_header(self, end: int) -> None:
+        said = self._headers.text_before(self._header)
+        if said:
+            self._begin_within_header(Header(Kind.ANSWER), said, end)
+            self._end_message(end, complete=True)
+
+    def _break_off(self, token: int) -> None:
+        """A header begins where a message should have ended."""
         if self._in_body:
+            self.recovered["message_not_ended"] += 1
+        if self._in_body or self._header:
+            self._end_by_token(token)
+
+    def _end_by_token(self, token: int) -> None:
+        end = self.consumed - 1
+        if self._header:
+            self._message_within_header(end, call=token == CALL)
+        elif not self._in_body:
             self.recovered["stray_token"] += 1
-            return
-        header = read_header(self._header, self._table, self._tools, self.recovered)
+        if self._in_body:
+            self._end_message(end, complete=True)
+
+    def _message_within_header(
+        self, end: int, *, cut: bool = False, call: bool = False, long: bool = False
+    ) -> None:
+        """Begin the message that the header holds, if any, though it has no `<|message|>`.
+
+        `end` is the place behind its last token. A call needs no arguments if `<|call|>` ended
+        it (`call`), and what is too `long` for a header of somebody else stays hidden.
+        """
+        if CHANNEL in self._header:
+            self._answer_before_header(end)
+        header, text = self._headers.text_within(self._header, cut)
+        if text.strip() or (header.kind is Kind.CALL and call):
+            self._begin_within_header(header, text, end)
+        elif header.kind is Kind.HIDDEN and long:
+            self._begin_message(header)
+        else:
+            self.recovered["header_not_ended"] += 1
+        self._header = []
+
+    def _begin_within_header(self, header: Header, text: str, end: int) -> None:
+        self.recovered["text_in_header"] += 1
         self._begin_message(header)
+        self._body_start = end - len(self._header)
+        if text:
+            self._sink.text(escape(text))
 
     def _begin_message(self, header: Header) -> None:
-        self._header = []
         self._in_body = True
         self._body_start = self.consumed
         self._hidden = header.kind is Kind.HIDDEN
@@ -167,20 +215,11 @@ class HarmonyStream:
     def _end_message(self, end: int, complete: bool) -> None:
         if self._glyphs is not None:
             rest, self._glyphs = self._glyphs.finish(), None
-            if rest:
+            if rest and complete:
                 self._sink.text(escape(rest))
         self._in_body = self._plain = False
         if not self._hidden:
             self._sink.end(end - self._body_start, complete)
-
-    def _answer_in_header(self, cut: bool) -> None:
-        header, text = text_in_header(self._header, self._table, cut)
-        body_tokens = len(self._header)
-        if text.strip():
-            self.recovered["text_in_header"] += 1
-            self._begin_message(header)
-            self._body_start -= body_tokens
-            self._sink.text(escape(text))
 
     def _split_glyph(self, token: int) -> None:
         """A token whose bytes are not whole UTF-8, or one after such a token."""

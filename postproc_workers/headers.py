@@ -10,14 +10,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from postproc_workers.tokens import CHANNEL, CONSTRAIN, TokenTable
+from postproc_workers.tokens import CHANNEL, CONSTRAIN, START, TokenTable
 
 FUNCTIONS = "functions."
 
 _CHANNELS = ("analysis", "commentary", "final")
+_ROLE_WORDS = ("assistant", *_CHANNELS)
 _FOREIGN_ROLES = ("user", "system", "developer", "tool", FUNCTIONS)
-_NOT_TOOLS = frozenset({"assistant", "user", "system", "developer", "all"})
-_RECIPIENT = re.compile(r"\bto=\s*(\S*)")
+_NOT_TOOLS = frozenset({"", FUNCTIONS, "assistant", "user", "system", "developer", "all"})
+_RECIPIENT = re.compile(r'\bto=(\s*)([^\s{}\[\]"]*)')
 _WRITTEN_ROLE = re.compile(r"\s*(assistant\s*)*")
 
 
@@ -47,52 +48,120 @@ _PLAIN = {
 }
 
 
-def read_header(
-    tokens: Sequence[int], table: TokenTable, tools: Collection[str], recovered: Counter[str]
-) -> Header:
-    """The meaning of the header `tokens`; each irregularity is counted in `recovered`.
+class HeaderReader:
+    """Reads the headers of one stream; `tools` are the names of the declared functions.
 
-    `tools` are the names of the declared functions.
+    A header's tokens begin with `<|start|>` if the model wrote one. Each irregularity is counted
+    in `recovered`.
     """
-    parts = _split(tokens, CHANNEL)
-    role = table.text(_without_content_type(parts[0]))
-    channel = table.text(_without_content_type(parts[-1])) if len(parts) > 1 else ""
-    if len(parts) > 2:
-        recovered["channel_repeated"] += 1
-    recipient = _recipient(f"{role} {channel}", tools, recovered)
-    role = _RECIPIENT.sub("", role).strip()
-    if recipient is None and role.startswith(_FOREIGN_ROLES):
-        recovered["foreign_role"] += 1
-        return Header(Kind.HIDDEN)
-    if role not in ("", "assistant"):
-        recovered["role"] += 1
-    if recipient is not None:
-        return Header(Kind.CALL, recipient)
-    return _PLAIN[_channel(channel, role, recovered)]
 
+    def __init__(self, table: TokenTable, tools: Collection[str], recovered: Counter[str]) -> None:
+        self._table = table
+        self._tools = tools
+        self._recovered = recovered
 
-def text_in_header(tokens: Sequence[int], table: TokenTable, cut: bool) -> tuple[Header, str]:
-    """What a header that never came to its `<|message|>` holds of an answer: its kind and text.
+    def read(self, tokens: Sequence[int]) -> Header:
+        """The meaning of a header whose `<|message|>` has come."""
+        parts = _split(tokens, CHANNEL)
+        role = self._table.text(_without_content_type(parts[0]))
+        channel = self._table.text(_without_content_type(parts[-1])) if len(parts) > 1 else ""
+        if len(parts) > 2:
+            self._recovered["channel_repeated"] += 1
+        recipient = self._recipient(f"{role} {channel}")
+        role = _RECIPIENT.sub("", role).strip()
+        if recipient is None and _is_foreign(tokens, role):
+            self._recovered["foreign_role"] += 1
+            return Header(Kind.HIDDEN)
+        if role not in ("", "assistant"):
+            self._recovered["role"] += 1
+        if recipient is not None:
+            return Header(Kind.CALL, recipient)
+        return _PLAIN[self._channel(channel, role)]
 
-    `cut` says that the output was cut off there, so that a word may be the beginning of a role or
-    of a channel; otherwise the model ended the message.
-    """
-    parts = _split(tokens, CHANNEL)
-    text = table.text(parts[-1])
-    if len(parts) > 1:
+    def text_before(self, tokens: Sequence[int]) -> str:
+        """What was said where a header's role stands: several words are no role."""
+        role = _split(tokens, CHANNEL)[0]
+        text = self._table.text(role)
+        if CONSTRAIN in role or _RECIPIENT.search(text) or _is_foreign(tokens, text):
+            return ""
+        spoken = _without_role(text)
+        words = spoken.split()
+        return spoken if len(words) > 1 and not set(words) <= set(_ROLE_WORDS) else ""
+
+    def text_within(self, tokens: Sequence[int], cut: bool) -> tuple[Header, str]:
+        """What a header that never came to its `<|message|>` holds of a message.
+
+        `cut` says that the output was cut off there, so that a word may be the beginning of a
+        role, of a channel or of a content type; otherwise the model ended the message.
+        """
+        parts = _split(tokens, CHANNEL)
+        last = self._table.text(_without_content_type(parts[-1]))
+        role = self._table.text(_without_content_type(parts[0])) if len(parts) > 1 else ""
+        whole = f"{role} {last}"
+        recipient = self._recipient(whole)
+        if recipient is not None:
+            return Header(Kind.CALL, recipient), _arguments(whole)
+        if _is_foreign(tokens, role or last):
+            self._recovered["foreign_role"] += 1
+            return Header(Kind.HIDDEN), ""
+        text = _RECIPIENT.sub("", last)
+        if len(parts) == 1:
+            return _PLAIN["final"], _without_role_words(_without_role(text), cut)
+        name = next(filter(text.lstrip().startswith, _CHANNELS), "")
+        text = text.lstrip().removeprefix(name).lstrip()
+        return _PLAIN[name or "final"], "" if cut and len(text.split()) < 2 else text
+
+    def _recipient(self, header: str) -> str | None:
+        match = _RECIPIENT.search(header)
+        if match is None:
+            return None
+        gap, recipient = match.groups()
+        if recipient in self._tools:
+            self._recovered["recipient"] += 1
+            return recipient
+        if recipient in _NOT_TOOLS or (gap and not recipient.startswith(FUNCTIONS)):
+            self._recovered["recipient"] += 1
+            return None
+        return recipient.removeprefix(FUNCTIONS)
+
+    def _channel(self, channel: str, role: str) -> str:
+        text = _RECIPIENT.sub("", channel).strip()
+        if text in _PLAIN:
+            return text
         for name in _CHANNELS:
             if text.startswith(name):
-                return (_PLAIN[name], "" if cut else text.removeprefix(name).lstrip())
-        return (_PLAIN["final"], "" if cut else text)
-    rest = text[_written_role_length(text) :]
-    words = ("assistant", *_CHANNELS)
-    unfinished = rest.startswith("to=") or any(word.startswith(rest) for word in words)
-    return (_PLAIN["final"], "" if unfinished else rest)
+                self._recovered["channel_text"] += 1
+                return name
+        for name in _CHANNELS:
+            if role.endswith(name):
+                return name
+        self._recovered["channel_unknown" if text else "channel_missing"] += 1
+        return "final"
 
 
-def _written_role_length(text: str) -> int:
+def _is_foreign(tokens: Sequence[int], role: str) -> bool:
+    """Whether a role says that somebody else speaks: only where the model began a message, as
+    the prompt has begun the first one for the assistant."""
+    return tokens[:1] == [START] and role.lstrip().startswith(_FOREIGN_ROLES)
+
+
+def _arguments(header: str) -> str:
+    """The JSON object behind a recipient; a channel or content type may stand between."""
+    match = _RECIPIENT.search(header)
+    place = header.find("{", match.end() if match else 0)
+    return header[place:] if place >= 0 else ""
+
+
+def _without_role(text: str) -> str:
     match = _WRITTEN_ROLE.match(text)
-    return match.end() if match and "assistant" in match.group() else len(text) - len(text.lstrip())
+    return text[match.end() :] if match else text
+
+
+def _without_role_words(text: str, cut: bool) -> str:
+    """`text`, unless it is a role's or a channel's name, or can be the beginning of one."""
+    words = (*_ROLE_WORDS, "to=")
+    names = any(word.startswith(text) for word in words) if cut else text.strip() in words
+    return "" if names else text
 
 
 def _split(tokens: Sequence[int], separator: int) -> list[list[int]]:
@@ -111,33 +180,3 @@ def _without_content_type(tokens: list[int]) -> list[int]:
         return tokens
     place = tokens.index(CONSTRAIN)
     return tokens[:place] + tokens[place + 2 :]
-
-
-def _recipient(header: str, tools: Collection[str], recovered: Counter[str]) -> str | None:
-    match = _RECIPIENT.search(header)
-    if match is None:
-        return None
-    recipient = match.group(1)
-    if recipient in tools:
-        recovered["recipient"] += 1
-        return recipient
-    name = recipient.removeprefix(FUNCTIONS)
-    if not name or name in _NOT_TOOLS:
-        recovered["recipient"] += 1
-        return None
-    return name
-
-
-def _channel(channel: str, role: str, recovered: Counter[str]) -> str:
-    text = _RECIPIENT.sub("", channel).strip()
-    if text in _PLAIN:
-        return text
-    for name in _CHANNELS:
-        if text.startswith(name):
-            recovered["channel_text"] += 1
-            return name
-    for name in _CHANNELS:
-        if role.endswith(name):
-            return name
-    recovered["channel_unknown" if text else "channel_missing"] += 1
-    return "final"

@@ -43,8 +43,10 @@ class Effect(Enum):
     """What the registry does besides changing the state."""
 
     NOTHING = "nothing"
+    IMPOSSIBLE = "cannot happen"
     OUTPUT = "output"
     TERMINAL_OUTPUT = "terminal output"
+    NOTICE = "notice to the owner"
     COUNT_STALE = "count as stale"
 
 
@@ -58,7 +60,7 @@ class Transition:
 
 
 _STALE = Transition(State.ABSENT, Effect.COUNT_STALE)
-_IMPOSSIBLE = Transition(State.ABSENT, Effect.NOTHING)
+_NOTHING = Transition(State.ABSENT, Effect.NOTHING)
 
 TRANSITIONS: dict[State, dict[Event, Transition]] = {
     State.ABSENT: {
@@ -66,10 +68,10 @@ TRANSITIONS: dict[State, dict[Event, Transition]] = {
         Event.TOKENS: _STALE,
         Event.FINAL: _STALE,
         Event.FAIL: _STALE,
-        Event.EXCEPTION: _IMPOSSIBLE,
+        Event.EXCEPTION: Transition(State.ABSENT, Effect.IMPOSSIBLE),
         Event.ABORT: _STALE,
-        Event.OWNER_LOST: _IMPOSSIBLE,
-        Event.IDLE: _IMPOSSIBLE,
+        Event.OWNER_LOST: _NOTHING,
+        Event.IDLE: _NOTHING,
     },
     State.LIVE: {
         # An Open under a newer lease: the stream was moved away and has come back.
@@ -80,7 +82,7 @@ TRANSITIONS: dict[State, dict[Event, Transition]] = {
         Event.EXCEPTION: Transition(State.ABSENT, Effect.TERMINAL_OUTPUT, Reason.ERROR),
         Event.ABORT: Transition(State.ABSENT, Effect.NOTHING, Reason.ABORT),
         Event.OWNER_LOST: Transition(State.ABSENT, Effect.NOTHING, Reason.OWNER_LOST),
-        Event.IDLE: Transition(State.ABSENT, Effect.NOTHING, Reason.EXPIRED),
+        Event.IDLE: Transition(State.ABSENT, Effect.NOTICE, Reason.EXPIRED),
     },
 }
 

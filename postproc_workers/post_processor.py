@@ -46,7 +46,8 @@ class PostProcessor:
     """Turns the tokens of one stream into the bytes for its client.
 
     Its output depends on its Open, its tokens and its ending alone, not on how the tokens were
-    cut into steps. `now` is in unix seconds and only dates the end. `ended_early` says that the
+    cut into steps. `take` hands over the bytes since the last time; they stay whole if a later
+    call raises. `now` is in unix seconds and only dates the end. `ended_early` says that the
     answer is complete though the engine goes on, `next_sequence` is the number of the next event.
     """
 
@@ -63,25 +64,30 @@ class PostProcessor:
         self.ended_early = False
         self.next_sequence = 0
 
-    def open(self) -> bytes:
+    def open(self) -> None:
         self._encoder.open()
-        return self._take()
 
-    def feed(self, tokens: list[int]) -> bytes:
+    def feed(self, tokens: list[int]) -> None:
         self.ended_early = self._stream.feed(tokens)
-        return self._take()
 
-    def finish(self, finish: Finish, now: int) -> bytes:
+    def finish(self, finish: Finish, now: int) -> None:
         self._stream.finish(cut=finish.reason == "length")
         status = "stop" if self._stream.ended_early else finish.reason
         prompt_tokens = self._opening.prompt_tokens
-        usage = Usage(prompt_tokens, finish.cached_tokens, self._stream.consumed)
-        self._encoder.finish(status, usage, now)
-        return self._take()
+        # What ended a turn early must not depend on whether the engine's end came in the same
+        # step, so the engine's count of cached tokens is not known then.
+        cached_tokens = 0 if self.ended_early else finish.cached_tokens
+        self._encoder.finish(status, Usage(prompt_tokens, cached_tokens, self.output_tokens), now)
 
-    def fail(self, failure: Failure, now: int) -> bytes:
+    def fail(self, failure: Failure, now: int) -> None:
         self._encoder.fail(failure, now)
-        return self._take()
+
+    def take(self) -> bytes:
+        pieces = self._encoder.pieces
+        taken = b"".join(pieces)
+        pieces.clear()
+        self.next_sequence = self._encoder.next_sequence
+        return taken
 
     @property
     def output_tokens(self) -> int:
@@ -92,10 +98,3 @@ class PostProcessor:
     def recovered(self) -> Counter[str]:
         """How often which sort of malformed markup was mended."""
         return self._stream.recovered
-
-    def _take(self) -> bytes:
-        pieces = self._encoder.pieces
-        taken = b"".join(pieces)
-        pieces.clear()
-        self.next_sequence = self._encoder.next_sequence
-        return taken

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import Literal, Protocol, assert_never
 
 from ipc.messages import (
     Abort,
@@ -35,6 +35,8 @@ from postproc_workers.post_processor import PostProcessor, engine_failure, front
 
 _logger = logging.getLogger(__name__)
 
+_UNEXPECTED = "The server had an error while it processed this response."
+
 
 class Processor(Protocol):
     """What a registry needs of a stream's post-processing; PostProcessor is the real one."""
@@ -42,10 +44,11 @@ class Processor(Protocol):
     ended_early: bool
     next_sequence: int
 
-    def open(self) -> bytes: ...
-    def feed(self, tokens: list[int]) -> bytes: ...
-    def finish(self, finish: Finish, now: int) -> bytes: ...
-    def fail(self, failure: Failure, now: int) -> bytes: ...
+    def open(self) -> None: ...
+    def feed(self, tokens: list[int]) -> None: ...
+    def finish(self, finish: Finish, now: int) -> None: ...
+    def fail(self, failure: Failure, now: int) -> None: ...
+    def take(self) -> bytes: ...
     @property
     def output_tokens(self) -> int: ...
     @property
@@ -61,7 +64,11 @@ class LostTokensError(Exception):
 
 @dataclass(slots=True)
 class _OwnerStreams:
+    """What one frontend holds; `highest_lease` outlasts the loss of its connection."""
+
+    epoch: int
     highest_lease: int = -1
+    present: bool = True
     live: dict[int, "_Stream"] = field(default_factory=dict)
 
 
@@ -89,12 +96,12 @@ class Registry:
         self.not_owned = 0
         self.recovered: Counter[str] = Counter()
         self._make_processor = make_processor
-        self._owners: dict[Owner, _OwnerStreams] = {}
+        self._frontends: dict[int, _OwnerStreams] = {}
 
     @property
     def live(self) -> int:
         """Streams whose state is held now."""
-        return sum(len(owned.live) for owned in self._owners.values())
+        return sum(len(owned.live) for owned in self._frontends.values())
 
     def statistics(self) -> WorkerStatus:
         """The counters; `rejected` is the socket's to fill in."""
@@ -133,20 +140,26 @@ class Registry:
 
     def owner_arrived(self, owner: Owner) -> None:
         """Make room for an owner; earlier lives of the same frontend are lost."""
-        for other in [o for o in self._owners if o.frontend == owner.frontend]:
-            if other.epoch <= owner.epoch:
-                self.owner_lost(other)
-        self._owners[owner] = _OwnerStreams()
+        known = self._frontends.get(owner.frontend)
+        if known is not None:
+            if known.present and known.epoch > owner.epoch:
+                self.stale += 1
+                return
+            self._lose(known)
+            if known.epoch == owner.epoch:
+                known.present = True
+                return
+        self._frontends[owner.frontend] = _OwnerStreams(owner.epoch)
 
     def owner_lost(self, owner: Owner) -> None:
-        """Release all that the owner holds, and forget the owner."""
-        owned = self._owners.pop(owner, _OwnerStreams())
-        for stream in list(owned.live.values()):
-            self._release(stream, Event.OWNER_LOST)
+        """Release all that the owner holds."""
+        owned = self._owned(owner)
+        if owned is not None:
+            self._lose(owned)
 
     def open(self, owner: Owner, opening: Open, now: int) -> Outputs | Released | None:
         """Create a stream's state; its opening events are the output."""
-        owned = self._owners.get(owner)
+        owned = self._owned(owner)
         if owned is None:
             self.not_owned += 1
             return Released(opening.stream_id, opening.lease, "not_owned")
@@ -165,14 +178,15 @@ class Registry:
         stream = _Stream(opening.stream_id, opening.lease, processor, owned)
         owned.live[opening.stream_id] = stream
         try:
-            body = processor.open()
+            processor.open()
         except Exception as error:
             return Outputs([self._end_by_exception(stream, error, now)])
-        return Outputs([_output(stream, body)]) if body else None
+        output = _output(stream)
+        return None if output is None else Outputs([output])
 
     def step(self, owner: Owner, step: Step, now: int) -> Outputs | None:
         """Process what one engine step brought for this worker's streams of `owner`."""
-        owned = self._owners.get(owner)
+        owned = self._owned(owner)
         if owned is None:
             self.not_owned += len(step.tokens) + len(step.errors)
             return None
@@ -181,7 +195,7 @@ class Registry:
         for entry in step.tokens:
             stream = live.get(entry.stream_id)
             if stream is None or stream.lease != entry.lease:
-                self._count_foreign(owner, entry.stream_id)
+                self._count_foreign(owned, entry.stream_id)
                 continue
             try:
                 output = self._tokens(stream, entry, now)
@@ -211,11 +225,12 @@ class Registry:
     def release_idle(self) -> list[tuple[Owner, Released]]:
         """Release the streams that got no token since the last call."""
         expired = []
-        for owner, owned in self._owners.items():
+        for frontend, owned in self._frontends.items():
             for stream in list(owned.live.values()):
                 if stream.position == stream.position_at_sweep:
                     self._release(stream, Event.IDLE)
-                    expired.append((owner, Released(stream.stream_id, stream.lease, "expired")))
+                    notice = Released(stream.stream_id, stream.lease, "expired")
+                    expired.append((Owner(frontend, owned.epoch), notice))
                 stream.position_at_sweep = stream.position
         return expired
 
@@ -227,18 +242,18 @@ class Registry:
             self.stale += 1
             ids = ids[stream.position - entry.start :]
         processor = stream.processor
-        body = processor.feed(ids)
+        processor.feed(ids)
         stream.position += len(ids)
         finish = entry.finish
         if finish is None and not processor.ended_early:
-            return _output(stream, body) if body else None
-        body += processor.finish(finish or Finish("stop"), now)
+            return _output(stream)
+        processor.finish(finish or Finish("stop"), now)
         self._release(stream, Event.FINAL)
-        return _output(stream, body, Terminal("final", 200, processor.output_tokens, not finish))
+        return _last_output(stream, "final", 200, stopped_early=finish is None)
 
     def _end_by_exception(self, stream: _Stream, error: Exception, now: int) -> Output:
         _logger.error("stream %d: post-processing failed", stream.stream_id, exc_info=error)
-        message = str(error) or type(error).__name__
+        message = str(error) if isinstance(error, LostTokensError) else _UNEXPECTED
         failure = Failure(500, "server_error", "server_error", message)
         return self._end_by_failure(stream, failure, now, Event.EXCEPTION)
 
@@ -247,13 +262,11 @@ class Registry:
     ) -> Output:
         self._release(stream, event)
         try:
-            body = stream.processor.fail(failure, now)
+            stream.processor.fail(failure, now)
         except Exception:
-            # The encoder itself is broken; a terminal output without a body still ends the stream.
+            # The encoder itself is broken; a terminal output without a word still ends the stream.
             _logger.exception("stream %d: its failure cannot be encoded", stream.stream_id)
-            body = b""
-        terminal = Terminal("error", failure.status, stream.processor.output_tokens)
-        return _output(stream, body, terminal)
+        return _last_output(stream, "error", failure.status)
 
     def _never_began(self, opening: Open) -> Outputs:
         _logger.exception("stream %d cannot be opened", opening.stream_id)
@@ -263,32 +276,66 @@ class Registry:
 
     def _find(self, owner: Owner, stream_id: int, lease: int) -> _Stream | None:
         """The live stream that a message is about, if it is its owner's and under its lease."""
-        owned = self._owners.get(owner)
+        owned = self._owned(owner)
         if owned is None:
             self.not_owned += 1
             return None
         stream = owned.live.get(stream_id)
         if stream is None or stream.lease != lease:
-            self._count_foreign(owner, stream_id)
+            self._count_foreign(owned, stream_id)
             return None
         return stream
 
-    def _count_foreign(self, owner: Owner, stream_id: int) -> None:
-        """Count a message about a stream that `owner` does not hold under that lease."""
-        others = (owned.live for o, owned in self._owners.items() if o != owner)
-        if stream_id not in self._owners[owner].live and any(stream_id in live for live in others):
+    def _count_foreign(self, owned: _OwnerStreams, stream_id: int) -> None:
+        """Count a message about a stream that its sender does not hold under that lease."""
+        others = (other.live for other in self._frontends.values() if other is not owned)
+        if stream_id not in owned.live and any(stream_id in live for live in others):
             self.not_owned += 1
         else:
             self.stale += 1
+
+    def _owned(self, owner: Owner) -> _OwnerStreams | None:
+        """What `owner` holds, or None if it has not arrived or is lost."""
+        owned = self._frontends.get(owner.frontend)
+        if owned is None or owned.epoch != owner.epoch or not owned.present:
+            return None
+        return owned
+
+    def _lose(self, owned: _OwnerStreams) -> None:
+        owned.present = False
+        for stream in list(owned.live.values()):
+            self._release(stream, Event.OWNER_LOST)
 
     def _release(self, stream: _Stream, event: Event) -> None:
         reason = TRANSITIONS[State.LIVE][event].reason
         assert reason is not None, f"{event} releases nothing"
         del stream.owned.live[stream.stream_id]
         self.released[reason.value] += 1
-        self.recovered.update(stream.processor.recovered)
+        recovered = stream.processor.recovered
+        if recovered:
+            _logger.debug("stream %d: mended %s", stream.stream_id, dict(recovered))
+            self.recovered.update(recovered)
 
 
-def _output(stream: _Stream, body: bytes, terminal: Terminal | None = None) -> Output:
-    next_sequence = stream.processor.next_sequence
-    return Output(stream.stream_id, stream.lease, stream.position, next_sequence, body, terminal)
+def _output(stream: _Stream) -> Output | None:
+    processor = stream.processor
+    body = processor.take()
+    if not body:
+        return None
+    next_sequence = processor.next_sequence
+    return Output(stream.stream_id, stream.lease, stream.position, next_sequence, body)
+
+
+def _last_output(
+    stream: _Stream, reason: Literal["final", "error"], status: int, stopped_early: bool = False
+) -> Output:
+    processor = stream.processor
+    body = processor.take()
+    return Output(
+        stream.stream_id,
+        stream.lease,
+        stream.position,
+        processor.next_sequence,
+        body,
+        Terminal(reason, status, processor.output_tokens, stopped_early),
+    )

@@ -5,7 +5,7 @@ Body text goes from the table into the events, already escaped, and is never enc
 """
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import msgspec
@@ -21,6 +21,8 @@ START = 200_006
 END = 200_007
 MESSAGE = 200_008
 CALL = 200_012
+
+MAX_GLYPH_BYTES = 4
 
 
 def escape(text: str) -> bytes:
@@ -55,6 +57,15 @@ class TokenTable:
         """The text of ordinary tokens; special and unknown ones have none."""
         raw = b"".join(self.raw(token) for token in tokens if 0 <= token < FIRST_SPECIAL)
         return raw.decode(errors="replace")
+
+    def splits_glyph(self, tokens: Sequence[int]) -> bool:
+        """Whether the last of ordinary `tokens` leaves a glyph unfinished."""
+        if not tokens or tokens[-1] not in self.partial:
+            return False
+        decoder = GlyphDecoder()
+        for token in tokens[-MAX_GLYPH_BYTES:]:
+            decoder.feed(self.raw(token) if 0 <= token < FIRST_SPECIAL else b"")
+        return decoder.waiting
 
 
 @cache

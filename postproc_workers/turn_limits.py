@@ -14,7 +14,11 @@ _VISIBLE = (Kind.ANSWER, Kind.PREAMBLE)
 
 
 class StopScanner:
-    """Finds the first of `stops` (non-empty strings) in a text that comes in pieces."""
+    """Finds the first of `stops` (non-empty strings) in a text that comes in pieces.
+
+    The first is the one that is complete first, and of two that end together the longer one: so
+    the outcome depends on the text alone, not on its pieces.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
@@ -23,10 +27,12 @@ class StopScanner:
     def feed(self, text: str) -> tuple[str, bool]:
         """What of the text so far is certainly before any stop string, and whether one came."""
         text = self._held + text
-        found = [place for place in map(text.find, self._stops) if place >= 0]
+        found = [
+            (place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0
+        ]
         if found:
             self._held = ""
-            return text[: min(found)], True
+            return text[: min(found)[1]], True
         keep = max(self._overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False
@@ -46,35 +52,31 @@ class StopScanner:
 
 
 class TurnLimits:
-    """Stands before a sink; raises EndOfTurn, after closing the message, when a limit is met."""
+    """Stands before a sink; raises EndOfTurn when a limit is met."""
 
     def __init__(self, sink: MessageSink, stops: Sequence[str], parallel_tool_calls: bool) -> None:
         self._sink = sink
         self._scanner = StopScanner(stops) if stops else None
         self._parallel_tool_calls = parallel_tool_calls
         self._kind = Kind.HIDDEN
-        self._pieces = 0
 
     def begin(self, header: Header) -> None:
         self._kind = header.kind
-        self._pieces = 0
         self._sink.begin(header)
 
     def text(self, escaped: bytes) -> None:
         if self._scanner is None or self._kind not in _VISIBLE:
             self._sink.text(escaped)
             return
-        self._pieces += 1
         text, stopped = self._scanner.feed(unescape(escaped))
         if text:
             self._sink.text(escape(text))
         if stopped:
-            self._sink.end(self._pieces, complete=True)
             raise EndOfTurn
 
     def end(self, tokens: int, complete: bool) -> None:
         if self._scanner is not None and (held := self._scanner.finish()):
             self._sink.text(escape(held))
         self._sink.end(tokens, complete)
-        if self._kind is Kind.CALL and not self._parallel_tool_calls:
+        if self._kind is Kind.CALL and complete and not self._parallel_tool_calls:
             raise EndOfTurn

@@ -59,8 +59,6 @@ class ResponsesEncoder:
         index = len(self._items)
         item_id = b"%b%b%02x" % (_ITEM_PREFIX[kind], self._id_root, index)
         self._item_head = self._head_of_item(header, item_id, index)
-        self._text = []
-        self._item_open = True
         if not self._streaming:
             return
         self._place = b'"item_id":"%b","output_index":%d' % (item_id, index)
@@ -76,6 +74,7 @@ class ResponsesEncoder:
         )
         item = self._item(b"in_progress", content=b"", arguments=b"")
         self._event(b"response.output_item.added", b'"output_index":%d,"item":%b' % (index, item))
+        self._item_open = True
         if kind is not Kind.CALL:
             self._event(
                 b"response.content_part.added", b'%b,"part":%b' % (self._place, self._part(b""))

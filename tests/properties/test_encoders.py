@@ -1,0 +1,118 @@
+"""Any tokens, ended in any way: every event rule holds, and streamed is unstreamed."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat
+from postproc_workers.encoders import Failure
+from tests.postproc_workers.event_rules import (
+    check_completion,
+    check_response,
+    read_chat_stream,
+    read_responses_stream,
+)
+from tests.postproc_workers.turns import RESPONSES, opening, post_process
+from tests.properties.generated_turns import soup, steps, texts, turns
+
+CHAT = ChatFormat(include_usage=True)
+ANY_TOKENS = turns().map(lambda turn: turn.tokens) | soup()
+FINISHES = st.builds(Finish, st.sampled_from(("stop", "length")), st.integers(0, 17))
+FAILURES = st.builds(
+    Failure,
+    st.sampled_from((400, 500, 503)),
+    st.sampled_from(("server_error", "invalid_request_error")),
+    st.sampled_from(("server_error", "server_is_overloaded", "context_length_exceeded")),
+    texts(),
+)
+STOPS = st.lists(st.text("aeé中 {", min_size=1, max_size=3), max_size=2).map(tuple)
+
+
+def opens(output: ResponsesFormat | ChatFormat, streaming: bool) -> st.SearchStrategy[Open]:
+    return st.builds(
+        lambda stop, parallel: opening(
+            output, streaming=streaming, stop=stop, parallel_tool_calls=parallel
+        ),
+        STOPS,
+        st.booleans(),
+    )
+
+
+def unstreamed(opened: Open) -> Open:
+    return opening(
+        opened.format,
+        streaming=False,
+        stop=opened.stop,
+        parallel_tool_calls=opened.parallel_tool_calls,
+    )
+
+
+@pytest.mark.parametrize("output", [RESPONSES, CHAT], ids=["responses", "chat"])
+@given(data=st.data(), tokens=ANY_TOKENS, ending=FINISHES | FAILURES, streaming=st.booleans())
+def test_l6_pure_output_bytes_do_not_depend_on_the_cuts(
+    output: ResponsesFormat | ChatFormat,
+    data: st.DataObject,
+    tokens: list[int],
+    ending: Finish | Failure,
+    streaming: bool,
+) -> None:
+    opened = data.draw(opens(output, streaming))
+    body = post_process(opened, [tokens], ending)
+    assert post_process(opened, data.draw(steps(tokens)), ending) == body
+    assert post_process(opened, [[token] for token in tokens], ending) == body
+
+
+@given(opens(RESPONSES, streaming=True), ANY_TOKENS, FINISHES)
+def test_a_streamed_response_is_the_unstreamed_one(
+    opened: Open, tokens: list[int], finish: Finish
+) -> None:
+    streamed = read_responses_stream(post_process(opened, [tokens], finish))
+    plain = json.loads(post_process(unstreamed(opened), [tokens], finish))
+    check_response(plain)
+    assert plain == streamed.response
+    usage = plain["usage"]
+    assert usage["output_tokens"] <= len(tokens)
+    if not opened.stop and opened.parallel_tool_calls:
+        assert usage["output_tokens"] == len(tokens)
+        assert (plain["status"] == "incomplete") == (finish.reason == "length")
+
+
+@given(opens(RESPONSES, streaming=True), ANY_TOKENS, FAILURES)
+def test_l7_numbered_up_to_a_failure(opened: Open, tokens: list[int], failure: Failure) -> None:
+    body = post_process(opened, [tokens], failure)
+    if b'"response.completed"' not in body:
+        failed = read_responses_stream(body).response
+        assert failed["error"] == {"code": failure.code, "message": failure.message}
+
+
+@given(opens(CHAT, streaming=True), ANY_TOKENS, FINISHES)
+def test_a_streamed_completion_is_the_unstreamed_one(
+    opened: Open, tokens: list[int], finish: Finish
+) -> None:
+    chat = read_chat_stream(post_process(opened, [tokens], finish))
+    plain = json.loads(post_process(unstreamed(opened), [tokens], finish))
+    check_completion(plain)
+    [choice] = plain["choices"]
+    message = choice["message"]
+    assert (message["content"] or "") == chat.message["content"]
+    assert message.get("reasoning", "") == chat.message["reasoning"]
+    assert message.get("tool_calls", []) == chat.calls
+    assert choice["finish_reason"] == chat.finish_reason
+    assert plain["usage"] == chat.usage
+
+
+@given(ANY_TOKENS, FINISHES)
+def test_both_apis_tell_the_same(tokens: list[int], finish: Finish) -> None:
+    response = json.loads(post_process(opening(RESPONSES, streaming=False), [tokens], finish))
+    completion = json.loads(post_process(opening(CHAT, streaming=False), [tokens], finish))
+    message = completion["choices"][0]["message"]
+    calls = [item for item in response["output"] if item["type"] == "function_call"]
+    assert [(c["name"], c["arguments"]) for c in calls] == [
+        (c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", [])
+    ]
+    texts = [i["content"][0]["text"] for i in response["output"] if i["type"] == "message"]
+    assert "\n\n".join(filter(None, texts)) == (message["content"] or "")
+    usage = completion["usage"]
+    assert response["usage"]["output_tokens_details"] == usage["completion_tokens_details"]
