@@ -9,7 +9,9 @@ RETURN_TOKEN = 200_002
 """<|return|>, the end of a final answer."""
 CALL_TOKEN = 200_012
 """<|call|>, the end of a tool call."""
-END_TOKENS = frozenset({RETURN_TOKEN, CALL_TOKEN})
+ENDOFTEXT_TOKEN = 199_999
+"""<|endoftext|>, which gpt-oss's generation_config.json names as an end, too."""
+END_TOKENS = frozenset({RETURN_TOKEN, CALL_TOKEN, ENDOFTEXT_TOKEN})
 
 
 @dataclass(slots=True, eq=False)

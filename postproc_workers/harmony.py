@@ -108,7 +108,7 @@ class HarmonyStream:
         try:
             while cut and self._table.splits_glyph(self._header):
                 self._header.pop()
-            if self._header and not self._over:
+            if self._header:
                 self._message_within_header(self.consumed, cut=cut)
             if self._in_body:
                 self._end_message(self.consumed, complete=not cut)
@@ -189,7 +189,7 @@ class HarmonyStream:
         if CHANNEL in self._header:
             self._answer_before_header(end)
         header, text = self._headers.text_within(self._header, cut)
-        if text.strip() or (header.kind is Kind.CALL and (call or long)):
+        if text.strip() or (header.kind is Kind.CALL and call):
             self._begin_within_header(header, text, end)
         elif header.kind is Kind.HIDDEN and long:
             self._begin_message(header)

@@ -59,7 +59,6 @@ class ResponsesEncoder:
         index = len(self._items)
         item_id = b"%b%b%02x" % (_ITEM_PREFIX[kind], self._id_root, index)
         self._item_head = self._head_of_item(header, item_id, index)
-        self._text = []
         if not self._streaming:
             return
         self._place = b'"item_id":"%b","output_index":%d' % (item_id, index)

@@ -279,6 +279,9 @@ def read_chat_stream(body: bytes) -> StreamedChat:
         else:
             _add_chunk(chat, chunk)
     assert (chat.finish_reason is None) == (chat.error is not None)
+    if chat.error is None:
+        told = {"usage" in chunk for chunk in chunks}
+        assert told == {chat.usage is not None}, "all chunks have the member, or none"
     return chat
 
 

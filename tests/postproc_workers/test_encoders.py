@@ -243,6 +243,21 @@ def test_messages_of_one_sort_are_set_apart_in_chat() -> None:
     assert choice["message"]["content"] == "C\n\nHello \U0001faf6 world."
 
 
+def test_an_empty_message_leaves_nothing_in_the_next_one() -> None:
+    markup = (
+        "<|channel|>commentary<|message|>A<|end|><|start|>assistant<|channel|>commentary"
+        "<|message|><|end|><|start|>assistant<|channel|>commentary to=functions.search"
+        "<|message|>{}<|call|>"
+    )
+    message = complete(markup)["choices"][0]["message"]
+    assert message["content"] == "A"
+    assert message["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+def test_a_stop_string_at_the_very_end_counts() -> None:
+    assert respond("Hello END", LENGTH, stop=("END",))["status"] == "completed"
+
+
 def test_more_items_than_two_hexadecimal_digits_count() -> None:
     message = "<|channel|>commentary to=functions.search<|message|>{}<|call|><|start|>assistant"
     response = respond(message * 300)

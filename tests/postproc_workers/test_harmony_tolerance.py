@@ -482,6 +482,25 @@ MALFORMED = [
     Case("only markup", ("<|start|><|start|><|channel|><|end|>",), [], {"header_not_ended": 2}),
     Case("only <|return|>", ("<|return|>",), [], {"stray_token": 1}),
     Case("only the role", ("<|start|>assistant<|return|>",), [], {"header_not_ended": 1}),
+    Case("only a channel's name", ("final<|return|>",), [], {"header_not_ended": 1}),
+    Case(
+        "words after a recipient in the role part",
+        (" to=functions.f if I may<|channel|>commentary<|message|>{}<|call|>",),
+        [call("f", "{}")],
+        {"role": 1},
+    ),
+    Case(
+        "words after a content type in the role part",
+        ("<|constrain|>json if I may<|channel|>final<|message|>Hi",),
+        [answer("Hi")],
+        {"role": 1},
+    ),
+    Case(
+        "several channels in the role part",
+        ("<|start|>assistant analysis final<|message|>Hi",),
+        [answer("Hi")],
+        {"role": 1},
+    ),
     Case("only the channel", ("<|channel|>final<|return|>",), [], {"header_not_ended": 1}),
 ]
 

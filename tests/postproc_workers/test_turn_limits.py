@@ -145,6 +145,16 @@ def test_a_broken_glyph_can_be_a_stop_string() -> None:
     assert turn.messages == [answer("Hi")]
 
 
+def test_nothing_of_a_glyph_is_shown_that_begins_behind_a_stop_string() -> None:
+    space_and_half_a_glyph = encode(" \U0001faf6")[:1]
+    turn = read_limited([encode(f"{FINAL}Hi", *space_and_half_a_glyph)], (" ",))
+    assert turn.messages == [answer("Hi")]
+
+
+def test_of_stop_strings_in_one_piece_the_first_that_is_complete_counts() -> None:
+    assert StopScanner(["aba", "b"]).feed("aba") == ("a", True)
+
+
 def test_nothing_is_read_after_the_end() -> None:
     sink = RecordingSink()
     stream = HarmonyStream(TurnLimits(sink, ("END",), True), token_table())

@@ -80,7 +80,9 @@ def texts() -> st.SearchStrategy[str]:
     """Text of many scripts, with emoji, combining marks, quotes, backslashes and controls."""
     awkward = '"\\/\n\r\t\x00\x1f\x7f\u2028\ufeff\ufffd'
     scripts = "aé\u0301ßд中文א\u0627\u064b\u200d👩🏽\U0001f680\U0001d54f\u202e"
-    return st.text(st.sampled_from(awkward + scripts + " {}:<|>") | st.characters(), max_size=24)
+    return st.text(
+        st.sampled_from(awkward + scripts + " {}:<|>") | st.characters(codec="utf-8"), max_size=24
+    )
 
 
 @cache
