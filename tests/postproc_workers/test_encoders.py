@@ -8,6 +8,7 @@ import pytest
 
 from ipc.messages import ChatFormat, Finish
 from postproc_workers.encoders import Failure
+from postproc_workers.testkit.strategies import encode
 from tests.postproc_workers.event_rules import (
     check_completion,
     check_response,
@@ -19,7 +20,6 @@ from tests.postproc_workers.turns import (
     NOW,
     RESPONSES,
     Steps,
-    encode,
     one_by_one,
     opening,
     post_process,

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from ipc.messages import ChatFormat, Finish
+from postproc_workers.testkit.strategies import encode
 from tests.postproc_workers.event_rules import (
     frames,
     read_chat_stream,
     read_responses_stream,
 )
-from tests.postproc_workers.turns import RESPONSES, encode, opening, post_process, whole
+from tests.postproc_workers.turns import RESPONSES, opening, post_process, whole
 
 MARKUP = (
     "<|channel|>analysis<|message|>Hm, so.<|end|><|start|>assistant<|channel|>commentary "

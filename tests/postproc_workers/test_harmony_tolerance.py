@@ -7,16 +7,9 @@ import pytest
 
 from postproc_workers.harmony import MAX_HEADER_TOKENS, HarmonyStream
 from postproc_workers.headers import Kind
+from postproc_workers.testkit.strategies import encode
 from postproc_workers.tokens import TokenTable, token_table
-from tests.postproc_workers.turns import (
-    CUTS,
-    TOOLS,
-    Message,
-    RecordingSink,
-    Steps,
-    encode,
-    read,
-)
+from tests.postproc_workers.turns import CUTS, TOOLS, Message, RecordingSink, Steps, read
 
 LONG_TEXT = "Here is a long answer that never had a header. " * 20
 HALF_GLYPH = (4103, 104)  # the first three of the four bytes of U+1FAF6

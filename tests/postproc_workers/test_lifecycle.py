@@ -36,7 +36,7 @@ from postproc_workers.lifecycle import (
     table_as_markdown,
 )
 from postproc_workers.registry import Registry
-from tests.properties.registry_model import ScriptedProcessor
+from postproc_workers.testkit.model import ScriptedProcessor
 
 DOCS = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 OWNER = Owner(1, 1)

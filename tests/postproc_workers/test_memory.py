@@ -12,7 +12,8 @@ from bench.harmony_traces import turn
 from ipc import codec
 from ipc.messages import Finish, Open, Owner, Step, Tokens
 from postproc_workers.registry import Registry
-from tests.postproc_workers.turns import RESPONSES, harmony, opening
+from postproc_workers.testkit.strategies import harmony
+from tests.postproc_workers.turns import RESPONSES, opening
 
 OWNER = Owner(1, 1)
 MIB = 2**20

@@ -27,8 +27,9 @@ from ipc.messages import (
 from postproc_workers.encoders import Failure
 from postproc_workers.post_processor import PostProcessor, engine_failure, frontend_failure
 from postproc_workers.registry import Registry
+from postproc_workers.testkit.strategies import encode
 from tests.postproc_workers.event_rules import read_chat_stream, read_responses_stream
-from tests.postproc_workers.turns import RESPONSES, encode, opening
+from tests.postproc_workers.turns import RESPONSES, opening
 
 OWNER = Owner(1, 1)
 OTHER = Owner(2, 1)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ipc.vocabulary import token_bytes
 from postproc_workers import tokens
+from postproc_workers.testkit.strategies import encode, harmony
 from postproc_workers.tokens import GlyphDecoder, TokenTable, escape, token_table, unescape
-from tests.postproc_workers.turns import encode, harmony
 
 
 def test_special_tokens_have_the_ids_of_openai_harmony() -> None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from postproc_workers.harmony import HarmonyStream
 from postproc_workers.headers import Kind
+from postproc_workers.testkit.strategies import encode
 from postproc_workers.tokens import token_table
 from postproc_workers.turn_limits import StopScanner, TurnLimits
-from tests.postproc_workers.turns import CUTS, Message, RecordingSink, Steps, Turn, encode
+from tests.postproc_workers.turns import CUTS, Message, RecordingSink, Steps, Turn
 
 FINAL = "<|channel|>final<|message|>"
 ANALYSIS = "<|channel|>analysis<|message|>"

@@ -4,15 +4,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
-
-from openai_harmony import HarmonyEncoding, HarmonyEncodingName, load_harmony_encoding
 
 from frontend.prepare import responses_echo
 from frontend.requests.responses import parse_responses
 from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat
-from ipc.vocabulary import install_vocabulary
 from postproc_workers.encoders import Failure
 from postproc_workers.harmony import HarmonyStream
 from postproc_workers.headers import Header, Kind
@@ -83,24 +79,6 @@ class RecordingSink:
     @property
     def at_rest(self) -> bool:
         return self._open is None
-
-
-@cache
-def harmony() -> HarmonyEncoding:
-    """openai-harmony's encoding, from the bundled vocabulary."""
-    install_vocabulary()
-    return load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
-
-
-def encode(*parts: str | int) -> list[int]:
-    """Tokens of markup; bare ids stand for themselves."""
-    tokens: list[int] = []
-    for part in parts:
-        if isinstance(part, int):
-            tokens.append(part)
-        else:
-            tokens += harmony().encode(part, allowed_special="all")
-    return tokens
 
 
 def whole(tokens: list[int]) -> Steps:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat
 from postproc_workers.encoders import Failure
+from postproc_workers.testkit.strategies import soup, steps, texts, turns
 from tests.postproc_workers.event_rules import (
     check_completion,
     check_response,
@@ -15,7 +16,6 @@ from tests.postproc_workers.event_rules import (
     read_responses_stream,
 )
 from tests.postproc_workers.turns import RESPONSES, opening, post_process
-from tests.properties.generated_turns import soup, steps, texts, turns
 
 CHAT = ChatFormat(include_usage=True)
 ANY_TOKENS = turns().map(lambda turn: turn.tokens) | soup()

@@ -20,8 +20,8 @@ from ipc.messages import (
     Tokens,
 )
 from postproc_workers.registry import Registry
+from postproc_workers.testkit.strategies import steps
 from tests.postproc_workers.turns import NOW, RESPONSES, opening, post_process
-from tests.properties.generated_turns import steps
 from tests.properties.test_encoders import ANY_TOKENS, CHAT, FINISHES, opens
 
 OWNER = Owner(0, 1)

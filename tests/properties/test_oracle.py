@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from openai_harmony import Role, StreamableParser
 
 from postproc_workers.headers import Kind
+from postproc_workers.testkit.strategies import NAMES, WrittenTurn, harmony, soup, steps, turns
 from postproc_workers.tokens import token_table
-from tests.postproc_workers.turns import Message, harmony, read
-from tests.properties.generated_turns import NAMES, WrittenTurn, soup, steps, turns
+from tests.postproc_workers.turns import Message, read
 
 KINDS = {
     "analysis": Kind.REASONING,

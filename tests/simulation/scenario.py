@@ -8,7 +8,8 @@ from functools import cache, partial
 from engine.scripted import Script, ScriptedError
 from frontend.streams import Generation, NoEngineError, NoWorkerError, StreamHandle
 from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat, Sampling
-from tests.postproc_workers.turns import RESPONSES, TOOLS, encode, post_process
+from postproc_workers.testkit.strategies import encode
+from tests.postproc_workers.turns import RESPONSES, TOOLS, post_process
 from tests.simulation.system import System
 from tests.simulation.world import World
 

@@ -6,7 +6,9 @@ from functools import cache
 from itertools import chain, pairwise
 
 from hypothesis import strategies as st
+from openai_harmony import HarmonyEncoding, HarmonyEncodingName, load_harmony_encoding
 
+from ipc.vocabulary import install_vocabulary
 from postproc_workers.headers import Kind
 from postproc_workers.tokens import (
     CALL,
@@ -20,7 +22,25 @@ from postproc_workers.tokens import (
     START,
     token_table,
 )
-from tests.postproc_workers.turns import encode
+
+
+@cache
+def harmony() -> HarmonyEncoding:
+    """openai-harmony's encoding, from the bundled vocabulary."""
+    install_vocabulary()
+    return load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+
+
+def encode(*parts: str | int) -> list[int]:
+    """Tokens of markup; bare ids stand for themselves."""
+    tokens: list[int] = []
+    for part in parts:
+        if isinstance(part, int):
+            tokens.append(part)
+        else:
+            tokens += harmony().encode(part, allowed_special="all")
+    return tokens
+
 
 SPECIAL = (RETURN, CONSTRAIN, CHANNEL, START, END, MESSAGE, CALL, ENDOFTEXT)
 NAMES = ("search", "get_weather", "functions_f", "a-b.c")

@@ -90,11 +90,15 @@ class ScriptedProcessor:
 
 @dataclass
 class ModelStream:
-    """One life of a stream: all that its output depends on, and all that its client has."""
+    """One life of a stream: all that its output depends on, and all that its client has.
+
+    `known` is how many of its tokens a moved stream passed over silently, once they have come.
+    """
 
     owner: Owner
     opening: Open
     tokens: list[int] = field(default_factory=list)
+    known: int | None = None
     ending: Finish | Failure | None = None
     sent: bytes = b""
     released: str | None = None
@@ -108,17 +112,33 @@ class ModelStream:
         except ValueError:
             return b""
         failure = self.ending if isinstance(self.ending, Failure) else None
+        resume = self.opening.resume
+        behind = resume is not None and resume.begun
         try:
             processor.open()
-            processor.feed(self.tokens)
+            if behind:
+                processor.take()
+            if behind and self.known is not None:
+                processor.feed(self.tokens[: self.known])
+                self._skip(processor)
+                behind = False
+            processor.feed(self.tokens[self.known or 0 :])
             if isinstance(self.ending, Finish):
                 processor.finish(self.ending, 0)
         except ValueError:
             failure = failure or UNEXPECTED
         if failure is not None:
+            if behind:
+                self._skip(processor)
             with suppress(ValueError):
                 processor.fail(failure, 0)
         return processor.take()
+
+    def _skip(self, processor: Processor) -> None:
+        """Drop what the client of a moved stream has, and go on with its numbers."""
+        assert self.opening.resume is not None
+        processor.take()
+        processor.renumber(self.opening.resume.next_sequence)
 
 
 @dataclass
@@ -235,6 +255,8 @@ class RegistryModel:
         if entry.start < place:
             self.stale += 1
         new = entry.ids[place - entry.start :]
+        if stream.known is None and stream.opening.resume is not None:
+            stream.known = min(len(new), stream.opening.resume.tokens)
         stream.tokens += new
         stream.idle = stream.idle and not new
         processor = self.make_processor(stream.opening)
