@@ -161,6 +161,7 @@ class ModelCore:
             preemptions=self._scheduler.preemptions,
             errors=self._ledger.errors,
             rejected=self._ledger.stale,
+            kept=self._ledger.kept,
         )
 
     def _sequence(self, entry: Entry[Sequence], request: GenerationRequest) -> Sequence:

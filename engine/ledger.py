@@ -102,6 +102,11 @@ class Ledger(Generic[S]):
         entries = [entry for streams in self._entries.values() for entry in streams.values()]
         return [entry for entry in entries if entry.sequence is not None]
 
+    @property
+    def kept(self) -> int:
+        """How many entries there are of sequences that have ended."""
+        return sum(map(len, self._entries.values())) - len(self.live())
+
     def say(self, entry: Entry[S], ids: list[int], finish: Finish | None) -> None:
         """Say new tokens of a sequence, and that it ends with them."""
         start = len(entry.said)

@@ -219,6 +219,7 @@ class ScriptedCore:
             preemptions=0,
             errors=self._ledger.errors,
             rejected=self._ledger.stale,
+            kept=self._ledger.kept,
         )
 
     def _script(self, request: GenerationRequest) -> Script:

@@ -26,6 +26,7 @@ _ENGINE_COUNTERS = {
 _ENGINE_GAUGES = {
     "running": "Sequences running.",
     "waiting": "Sequences waiting.",
+    "kept": "Ended sequences whose streams have not.",
     "free_blocks": "Free KV cache blocks.",
     "total_blocks": "KV cache blocks.",
 }

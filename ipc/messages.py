@@ -114,7 +114,8 @@ class EngineInfo(Message, frozen=True, tag="engine_info"):
 
 
 class EngineStatus(Message, frozen=True, tag="engine_status"):
-    """Answer to a heartbeat. Counters run from the engine's start."""
+    """Answer to a heartbeat. Counters run from the engine's start; `kept` are streams whose
+    sequences have ended, but that no frontend has cancelled yet."""
 
     running: int
     waiting: int
@@ -126,6 +127,7 @@ class EngineStatus(Message, frozen=True, tag="engine_status"):
     preemptions: int
     errors: int
     rejected: int
+    kept: int = 0
 
 
 EngineToFrontend = EngineInfo | Refused | EngineStatus

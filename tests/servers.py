@@ -101,7 +101,7 @@ class Server:
 
     def live(self) -> dict[str, float]:
         """Every gauge of something held for a stream, by name; all are 0 at rest."""
-        held = ("streams_live", "engine_running", "engine_waiting")
+        held = ("streams_live", "engine_running", "engine_waiting", "engine_kept")
         found = {
             name: value for name, value in self.metrics().items() if any(h in name for h in held)
         }

@@ -38,13 +38,12 @@ def assert_contract(
     More examples and steps search longer; without `shrink` the first failure found is told as it
     is, which is faster.
     """
-    phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
     run_state_machine_as_test(
         machine_for(make_registry),
         settings=settings(
             max_examples=max_examples,
             stateful_step_count=step_count,
-            phases=phases,
+            phases=_phases(shrink),
             deadline=None,
             derandomize=True,
             database=None,
@@ -65,7 +64,10 @@ def assert_bounded(make_registry: RegistryFactory) -> None:
 
 
 def assert_parser_contract(
-    parse: Callable[[Sequence[list[int]], bool], R], *, max_examples: int = 200
+    parse: Callable[[Sequence[list[int]], bool], R],
+    *,
+    max_examples: int = 200,
+    shrink: bool = True,
 ) -> None:
     """L6: raise AssertionError if what a parser makes of tokens depends on how they are cut.
 
@@ -73,7 +75,13 @@ def assert_parser_contract(
     its second argument says that a limit cut the turn off. It must not raise for any tokens.
     """
 
-    @settings(max_examples=max_examples, deadline=None, derandomize=True, database=None)
+    @settings(
+        max_examples=max_examples,
+        phases=_phases(shrink),
+        deadline=None,
+        derandomize=True,
+        database=None,
+    )
     @given(turns().map(lambda turn: turn.tokens) | soup(), st.booleans(), st.data())
     def cuts_change_nothing(tokens: list[int], cut: bool, data: st.DataObject) -> None:
         whole = parse([tokens], cut)
@@ -81,6 +89,10 @@ def assert_parser_contract(
         assert parse(data.draw(steps(tokens)), cut) == whole
 
     cuts_change_nothing()
+
+
+def _phases(shrink: bool) -> list[Phase]:
+    return [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
 
 
 def _open_and_abort(registry: RegistryUnderTest, owner: Owner, leases: range) -> None:

@@ -138,6 +138,7 @@ class System:
     def __init__(self, world: World, workers: int, scripts: Sequence[Script]) -> None:
         self.world = world
         self.over = False
+        self.engine_kills = 0
         self.owner = Owner(0, 1)
         self.pool = SimulatedPool(workers)
         self.client = SimulatedEngineClient()
@@ -164,6 +165,7 @@ class System:
     def kill_engine(self) -> None:
         """kill -9."""
         if self.engine.alive:
+            self.engine_kills += 1
             self.engine.alive = False
             self._cut(self.engine)
             self.world.at(NOTICED_SECONDS, self._engine_lost)

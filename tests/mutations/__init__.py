@@ -1,0 +1,1 @@
+"""Planted faults: each must be caught by a named property, or the proof proves nothing."""
