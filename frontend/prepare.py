@@ -39,7 +39,6 @@ def prepare_responses(
         conversation,
         _prompt(conversation, engine, renderer, today, "input"),
         engine,
-        renderer,
         limit=request.max_output_tokens,
         output=ResponsesFormat(echo=responses_echo(request)),
     )
@@ -58,7 +57,6 @@ def prepare_chat(
         conversation,
         _prompt(conversation, engine, renderer, today, "messages"),
         engine,
-        renderer,
         limit=request.max_completion_tokens or request.max_tokens,
         output=ChatFormat(include_usage=include_usage),
     )
@@ -88,7 +86,6 @@ def _prepared(
     conversation: Conversation,
     prompt: list[int],
     engine: EngineInfo,
-    renderer: PromptRenderer,
     *,
     limit: int | None,
     output: ResponsesFormat | ChatFormat,
@@ -96,7 +93,7 @@ def _prepared(
     return Prepared(
         model=engine.model,
         prompt=prompt,
-        sampling=_sampling(request, limit, len(prompt), engine, renderer),
+        sampling=_sampling(request, limit, len(prompt), engine),
         format=output,
         streaming=request.stream is True,
         tools=tuple(tool.name for tool in conversation.tools),
@@ -110,7 +107,6 @@ def _sampling(
     limit: int | None,
     prompt_tokens: int,
     engine: EngineInfo,
-    renderer: PromptRenderer,
 ) -> Sampling:
     """The sampling of a request; a limit beyond the context is cut to what is left of it."""
     min_tokens = request.min_tokens or 0
@@ -128,7 +124,6 @@ def _sampling(
         top_p=None if top_p == 1 else top_p,
         top_k=top_k if top_k is not None and 0 < top_k < engine.vocabulary_size else None,
         seed=request.seed,
-        stop_token_ids=renderer.stop_token_ids,
         ignore_eos=request.ignore_eos is True,
         min_tokens=min(min_tokens, max_tokens),
     )

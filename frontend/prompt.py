@@ -83,8 +83,6 @@ class PromptRenderer:
     def __init__(self) -> None:
         install_vocabulary()
         self._encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
-        self.stop_token_ids = tuple(sorted(self._encoding.stop_tokens_for_assistant_actions()))
-        """The tokens that end an assistant's turn."""
         self._tools: OrderedDict[bytes, list[int]] = OrderedDict()
         self._system = lru_cache(maxsize=16)(self._render_system)
         self._header = lru_cache(maxsize=256)(self._encode)

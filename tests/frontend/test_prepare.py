@@ -62,9 +62,7 @@ def test_a_short_request_of_each_api_gives_one_prompt(edge: Edge) -> None:
     assert isinstance(responses.format, ResponsesFormat)
     for prepared in (chat, responses):
         assert prepared.model == MODEL
-        assert prepared.sampling == Sampling(
-            max_tokens=4096 - len(chat.prompt), stop_token_ids=(200002, 200012)
-        )
+        assert prepared.sampling == Sampling(max_tokens=4096 - len(chat.prompt))
         assert not prepared.streaming
         assert prepared.parallel_tool_calls
         assert (prepared.tools, prepared.stop) == ((), ())
@@ -101,7 +99,6 @@ def test_all_parameters_are_carried_over(edge: Edge) -> None:
             top_p=0.5,
             top_k=7,
             seed=3,
-            stop_token_ids=(200002, 200012),
             ignore_eos=True,
             min_tokens=32,
         )

@@ -249,10 +249,6 @@ def test_the_cache_of_tools_is_bounded(renderer: PromptRenderer) -> None:
     assert len(renderer._tools) == 64
 
 
-def test_stop_tokens(renderer: PromptRenderer) -> None:
-    assert renderer.stop_token_ids == (200002, 200012)
-
-
 # --- long runs ---------------------------------------------------------------------------------
 
 RUNS = {
