@@ -15,7 +15,7 @@ from rich.logging import RichHandler
 from rich.panel import Panel
 
 from frontend.keys import KeyFileError, append_key, make_key
-from frontend.settings import DEFAULT_MAX_STREAMS
+from frontend.settings import DEFAULT_KEEP_ALIVE_SECONDS, DEFAULT_MAX_STREAMS
 from frontend.supervisor import RunSettings, StartError, Supervisor
 
 app = typer.Typer(
@@ -133,6 +133,9 @@ def serve(
     drain_seconds: Annotated[
         float, typer.Option(help="How long a shutdown waits for running requests.", min=0)
     ] = 30.0,
+    keep_alive_seconds: Annotated[
+        int, typer.Option(help="How long an idle connection is kept open.", min=1)
+    ] = DEFAULT_KEEP_ALIVE_SECONDS,
     ipc: Annotated[Transport, typer.Option(help="How the processes are linked.")] = Transport.IPC,
     script: Annotated[
         Path | None,
@@ -162,6 +165,7 @@ def serve(
         api_keys=api_keys,
         max_streams=max_streams,
         drain_seconds=drain_seconds,
+        keep_alive_seconds=keep_alive_seconds,
         tcp=ipc is Transport.TCP,
         log_level=log_level.value,
     )

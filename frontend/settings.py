@@ -3,6 +3,7 @@
 import msgspec
 
 DEFAULT_MAX_STREAMS = 4096
+DEFAULT_KEEP_ALIVE_SECONDS = 120
 
 
 class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,6 +17,6 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: str | None = None
     max_streams: int = DEFAULT_MAX_STREAMS
     max_body_bytes: int = 64 * 1024 * 1024
-    keep_alive_seconds: int = 120
+    keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS
     drain_seconds: float = 30.0
     log_level: str = "warning"

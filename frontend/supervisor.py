@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from frontend.settings import FrontendSettings
+from frontend.settings import DEFAULT_KEEP_ALIVE_SECONDS, FrontendSettings
 from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT
 from ipc.security import CurveKey, make_run_directory
 
@@ -43,6 +43,7 @@ class RunSettings:
     api_keys: Path | None = None
     max_streams: int = 4096
     drain_seconds: float = 30.0
+    keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS
     tcp: bool = False
     log_level: str = "warning"
 
@@ -129,6 +130,7 @@ class Supervisor:
             api_keys=str(settings.api_keys) if settings.api_keys else None,
             max_streams=settings.max_streams,
             drain_seconds=settings.drain_seconds,
+            keep_alive_seconds=settings.keep_alive_seconds,
             log_level=settings.log_level,
         )
         told = msgspec.json.encode(frontend).decode()

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from tests.servers import Server, running
 def fresh(scripts: Path) -> Iterator[Server]:
     """A server of its own, with two workers."""
     arguments = ["--script", str(scripts), "--num-postprocess-workers", "2"]
-    with running(*arguments, "--served-model-name", "scripted", "--drain-seconds", "1") as server:
+    arguments += ["--drain-seconds", "1", "--keep-alive-seconds", "1"]
+    with running(*arguments, "--served-model-name", "scripted") as server:
         yield server
 
 
@@ -68,6 +70,16 @@ def test_a_killed_worker_ends_its_streams_with_an_error_and_comes_back(fresh: Se
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     fresh.wait_until_idle()
     assert fresh.post(CHAT, chat_body(Seed.ANSWER))[0] == 200
+
+
+def test_an_idle_connection_is_closed_after_the_given_time(fresh: Server) -> None:
+    with socket.create_connection(("127.0.0.1", fresh.port), timeout=20) as client:
+        asked = time.monotonic()
+        client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        while client.recv(4096):
+            pass
+        assert 0.9 < time.monotonic() - asked < 20
 
 
 def data_lines(text: str) -> list[str]:
