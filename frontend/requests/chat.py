@@ -65,6 +65,7 @@ class AssistantMessage(RequestModel):
 
     role: Literal["assistant"]
     content: Content | None = None
+    refusal: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
