@@ -130,6 +130,7 @@ def _add_operation_routes(app: FastAPI) -> None:
             raise model_not_found(model)
         return model_object(model)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health(service: TheService) -> JSONResponse:
         """200 when requests can be served, otherwise 503."""
@@ -140,6 +141,7 @@ def _add_operation_routes(app: FastAPI) -> None:
         }
         return JSONResponse(state, 200 if service.ready else 503)
 
+    @app.head("/metrics", include_in_schema=False)
     @app.get("/metrics")
     async def metrics(service: TheService) -> PlainTextResponse:
         """Prometheus metrics, asked of workers and engine just now."""

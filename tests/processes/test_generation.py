@@ -253,6 +253,11 @@ def test_one_connection_many_requests(server: Server) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("path", ["/health", "/metrics"])
+def test_probes_may_ask_for_the_head_only(server: Server, path: str) -> None:
+    assert server.request("HEAD", path) == (200, "")
+
+
 def test_models(server: Server) -> None:
     assert json.loads(server.get("/v1/models")[1])["data"][0]["id"] == "scripted"
     assert json.loads(server.get("/v1/models/scripted")[1])["object"] == "model"
