@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Annotated
 
@@ -203,7 +204,8 @@ async def _api_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """Starlette's own errors (no such route, method not allowed) in the API's shape."""
     assert isinstance(error, HTTPException)
-    told = NotFoundError(f"{error.detail}: {request.method} {request.url.path}")
+    code = HTTPStatus(error.status_code).name.lower()
+    told = NotFoundError(f"{error.detail}: {request.method} {request.url.path}", code=code)
     return JSONResponse(told.body(), error.status_code, headers=error.headers)
 
 
