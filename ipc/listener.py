@@ -159,6 +159,7 @@ class Listener(Generic[T]):
 
     def close(self) -> None:
         self.flush()
+        self._peers.clear()
         self._socket.close(linger=1_000)
         if self._authenticator is not None:
             self._authenticator.stop()

@@ -245,9 +245,11 @@ class LinkedPool(Pool):
 
     def _lost(self, worker: int, reason: str) -> None:
         connection = self._connections[worker]
+        was_up = connection.up
         connection.link, connection.up = None, False
         connection.refreshed.set()
         self.status[worker] = None
-        _logger.warning("worker %d is lost: %s", worker, reason)
-        self._events.worker_lost(worker, reason)
         self._loop.call_later(RECONNECT_SECONDS, self._connect, worker)
+        if was_up:
+            _logger.warning("worker %d is lost: %s", worker, reason)
+            self._events.worker_lost(worker, reason)

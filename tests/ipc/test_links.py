@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from ipc import codec
-from ipc.link import Link
+from ipc.link import MESSAGES_A_TURN, Link
 from ipc.listener import LOST, Listener, Lost
 from ipc.messages import (
     PROTOCOL_VERSION,
@@ -245,6 +245,58 @@ def test_the_frontend_learns_of_a_lost_peer(
             assert await peer.message() == Refused("last words")
             peer.link.send([b"into the void"])
             assert peer.link.unsent == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_connection_is_not_made_again_unasked(
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str
+) -> None:
+    """libzmq 4.3.5 aborts the process that does so while its receive queue is full."""
+
+    async def scenario() -> None:
+        first, second = (context.socket(zmq.ROUTER) for _ in range(2))
+        first.bind(address)
+        async with Peer.connect(context, address):
+            # The event loop is not given back: only ZeroMQ's own thread can act.
+            assert len(first.recv_multipart()) == 2
+            first.close(linger=0)
+            monitor = second.get_monitor_socket(zmq.EVENT_ACCEPTED)
+            second.bind(address)
+            accepted = monitor.poll(300)  # ZeroMQ's own delay is 100 ms
+        second.disable_monitor()
+        monitor.close()
+        second.close(linger=0)
+        assert not accepted
+
+    asyncio.run(scenario())
+
+
+def test_nobody_at_the_address_is_a_loss(
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str
+) -> None:
+    async def scenario() -> None:
+        async with Peer.connect(context, address) as peer:
+            assert await peer.lost.get() == "closed"
+
+    asyncio.run(scenario())
+
+
+def test_a_busy_peer_leaves_the_loop_to_others(
+    context: "zmq.Context[zmq.Socket[bytes]]", serve: Serve
+) -> None:
+    async def scenario() -> None:
+        listener = serve()
+        async with Peer.connect(context, listener.address) as peer:
+            await next_event(listener)
+            for _ in range(5 * MESSAGES_A_TURN):
+                listener.send(OWNER, [b"x"])
+            seen = {0}
+            while (received := peer.received.qsize()) < 5 * MESSAGES_A_TURN:
+                assert received - max(seen) <= 2 * MESSAGES_A_TURN
+                seen.add(received)
+                await asyncio.sleep(0)
+            assert len(seen) >= 3
 
     asyncio.run(scenario())
 
