@@ -13,6 +13,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from frontend.errors import (
     ApiError,
@@ -48,6 +49,7 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
     app = FastAPI(title="Antiphon", version=version("antiphon"), lifespan=lifespan)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(Exception, _unexpected_error)
     _add_generation_routes(app)
     _add_operation_routes(app)
@@ -203,6 +205,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     told = NotFoundError(f"{error.detail}: {request.method} {request.url.path}")
     return JSONResponse(told.body(), error.status_code, headers=error.headers)
+
+
+async def _client_left(request: Request, error: Exception) -> Response:
+    """The client left before it had sent all of its request: nobody is there to be told."""
+    return Response(status_code=400)
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:

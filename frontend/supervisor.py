@@ -98,6 +98,11 @@ class Child:
             with suppress(ProcessLookupError):
                 self.process.kill()
 
+    async def ended(self) -> None:
+        """Wait until it has ended; at once if it was never started."""
+        if self.process is not None:
+            await self.process.wait()
+
     async def _run(self) -> int:
         self.process = await asyncio.create_subprocess_exec(
             *self._arguments, stdin=asyncio.subprocess.PIPE, start_new_session=True
@@ -171,6 +176,7 @@ class Supervisor:
         finally:
             for child in self.children:
                 child.kill()
+            await asyncio.gather(*(child.ended() for child in self.children))
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def stop(self) -> None:
