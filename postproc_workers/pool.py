@@ -37,6 +37,9 @@ from postproc_workers.registry import Registry
 _logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.1
+UNANSWERED_HEARTBEATS = 10
+"""After so many, about a second each, a worker counts as lost. ZeroMQ's own heartbeat does not find
+out a hanging peer whose socket is full."""
 
 
 class PoolEvents(Protocol):
@@ -136,6 +139,7 @@ class _Connection:
 
     link: Link | None = None
     up: bool = False
+    unanswered: int = 0
     refreshed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -183,7 +187,7 @@ class LinkedPool(Pool):
         waiting = [self._connections[worker].refreshed for worker in self.up]
         for event in waiting:
             event.clear()
-        self.heartbeat()
+        self._ask()
         try:
             async with asyncio.timeout(timeout):
                 for event in waiting:
@@ -192,6 +196,14 @@ class LinkedPool(Pool):
             _logger.warning("a worker did not tell its status within %.1f s", timeout)
 
     def heartbeat(self) -> None:
+        for worker in self.up:
+            connection = self._connections[worker]
+            if connection.unanswered >= UNANSWERED_HEARTBEATS:
+                self._drop(worker, "it does not answer")
+            connection.unanswered += 1
+        self._ask()
+
+    def _ask(self) -> None:
         for worker in self.up:
             self.forward(worker, codec.encode(Heartbeat()))
 
@@ -229,9 +241,11 @@ class LinkedPool(Pool):
                 self._events.worker_released(worker, message)
             case WorkerStatus():
                 self.status[worker] = message
+                self._connections[worker].unanswered = 0
                 self._connections[worker].refreshed.set()
             case WorkerInfo():
                 self._connections[worker].up = True
+                self._connections[worker].unanswered = 0
             case Refused():
                 if message.permanent:
                     self.refused = message.reason

@@ -167,7 +167,9 @@ def test_an_earlier_life_is_refused_and_a_later_one_takes_over(
             async with Peer.connect(context, listener.address, Owner(0, 6)) as late:
                 await asyncio.to_thread(listener.poll, 5.0)
                 assert listener.receive() is None
-                assert isinstance(await late.message(), Refused)
+                refused = await late.message()
+                assert isinstance(refused, Refused)
+                assert not refused.permanent
             async with Peer.connect(context, listener.address, Owner(0, 8)):
                 assert await next_event(listener) == (Owner(0, 7), LOST)
                 assert (await next_event(listener))[0] == Owner(0, 8)
@@ -229,6 +231,22 @@ def test_rubbish_is_counted_and_kills_nothing(
             assert len(caplog.records) == 1
 
     asyncio.run(scenario())
+
+
+def test_a_flood_of_rubbish_leaves_time_for_other_work(
+    context: "zmq.Context[zmq.Socket[bytes]]", serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipc.listener.REJECTIONS_A_CALL", 10)
+    listener = serve()
+    with context.socket(zmq.DEALER) as flooder:
+        flooder.linger = 0
+        flooder.connect(listener.address)
+        for _ in range(100):
+            flooder.send(b"rubbish")
+        while (before := listener.rejections.count) < 100:
+            listener.poll(0.1)
+            assert listener.receive() is None
+            assert listener.rejections.count - before <= 10
 
 
 def test_the_frontend_learns_of_a_lost_peer(
