@@ -20,7 +20,7 @@ import msgspec
 
 from frontend.settings import FrontendSettings
 from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT
-from ipc.security import CurveKey, make_run_directory
+from ipc.security import CurveKey, SecurityError, make_run_directory
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class RunSettings:
 
 
 class StartError(Exception):
-    """A process said that it will not come up however often it is started."""
+    """The run cannot be: a process said that it will not come up however often it is started."""
 
 
 class Child:
@@ -113,11 +113,14 @@ class Child:
 
 
 class Supervisor:
-    """All processes of one run."""
+    """All processes of one run. Raises StartError if there is no place for their sockets."""
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-        self._directory = make_run_directory()
+        try:
+            self._directory = make_run_directory()
+        except SecurityError as error:
+            raise StartError(str(error)) from error
         self._signals = 0
         self._stop_asked = asyncio.Event()
         key = self._make_key() if settings.tcp else None

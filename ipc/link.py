@@ -125,7 +125,12 @@ class Link:
                 if self._outbox and _option(self._socket, zmq.EVENTS) & zmq.POLLOUT:
                     continue
                 return
-            self._on_message(parts)
+            try:
+                self._on_message(parts)
+            except Exception:
+                # What is left must not wait for the descriptor's next edge.
+                self._loop.call_soon(self._pump)
+                raise
         self._loop.call_soon(self._pump)
 
     def _watch(self) -> None:

@@ -52,7 +52,7 @@ class PoolEvents(Protocol):
 
 class Pool(ABC):
     """Workers by number. `load` is the frontend's own count of the streams it has on each;
-    `refused` says why a worker does not accept this frontend, if one does not."""
+    `refused` says why a worker cannot be connected to for good, if one cannot."""
 
     def __init__(self, workers: int) -> None:
         self.load = [0] * workers
@@ -217,7 +217,9 @@ class LinkedPool(Pool):
                 connection.up = False
 
     def _connect(self, worker: int) -> None:
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self._connections[worker].link = Link(
                 self._context,
                 self._addresses[worker],
@@ -226,6 +228,8 @@ class LinkedPool(Pool):
                 lambda reason: self._lost(worker, reason),
                 key=self._key,
             )
+        except security.SecurityError as error:
+            self.refused = str(error)
 
     def _receive(self, worker: int, frame: bytes) -> None:
         try:

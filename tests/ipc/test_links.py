@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -376,6 +377,67 @@ def test_addresses_must_be_safe(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
         with pytest.raises(SecurityError, match="longer"):
             Link(context, f"ipc://{tmp_path}/{'x' * 120}", OWNER, print, print)
+        with pytest.raises(SecurityError, match="longer"):
+            Link(context, f"ipc:///tmp/{'ü' * 60}", OWNER, print, print)
+        with pytest.raises(SecurityError, match="does not exist"):
+            Link(context, "ipc:///nonexistent/x", OWNER, print, print)
+
+    asyncio.run(scenario())
+
+
+def test_the_run_directory_lies_where_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Path(tempfile.gettempdir())
+    monkeypatch.chdir(tmp_path)
+    short = Path(tempfile.mkdtemp())
+    (tmp_path / "relative").mkdir()
+    long = short / ("x" * 60)
+    long.mkdir()
+    for given, parent in {
+        str(short): short,
+        "": usual,
+        "relative": usual,
+        "/nonexistent": usual,
+        "/dev/null": usual,
+        str(long): usual,
+    }.items():
+        monkeypatch.setenv("XDG_RUNTIME_DIR", given)
+        made = make_run_directory()
+        assert made.parent == parent
+        assert made.stat().st_mode & 0o777 == 0o700
+        made.rmdir()
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    with pytest.raises(SecurityError, match="TMPDIR"):
+        make_run_directory()
+    long.rmdir()
+    short.rmdir()
+
+
+def test_a_failing_callback_does_not_stop_what_comes_after(
+    context: "zmq.Context[zmq.Socket[bytes]]", serve: Serve
+) -> None:
+    async def scenario() -> None:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, told: failures.append(told["exception"])
+        )
+        listener = serve()
+        received: asyncio.Queue[bytes] = asyncio.Queue()
+
+        def receive(parts: list[bytes]) -> None:
+            received.put_nowait(parts[0])
+            raise ValueError(parts[0])
+
+        link = Link(context, listener.address, OWNER, receive, pytest.fail)
+        await next_event(listener)
+        for text in (b"1", b"2", b"3"):
+            listener.send(OWNER, [text])
+        await received.get()
+        assert [await received.get() for _ in range(3)] == [b"1", b"2", b"3"]
+        link.close()
+        assert [type(failure) for failure in failures] == [ValueError] * len(failures)
+        assert failures
 
     asyncio.run(scenario())
 

@@ -73,6 +73,17 @@ async def setting() -> AsyncIterator[Setting]:
         directory.rmdir()
 
 
+def test_an_address_that_must_not_be_used_is_told() -> None:
+    async def scenario() -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        pool = LinkedPool(context, ["ipc:///nonexistent/worker"], OWNER, Events())
+        assert pool.refused == "/nonexistent does not exist"
+        pool.close()
+        context.term()
+
+    asyncio.run(scenario())
+
+
 def test_a_worker_that_comes_later_is_found_without_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

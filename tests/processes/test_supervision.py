@@ -1,6 +1,7 @@
 """Processes that die, start and stop: what clients see, and that nothing is left behind."""
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -153,6 +154,16 @@ def test_an_orderly_end_tells_the_clients(fresh: Server) -> None:
     assert "response.failed" in rest
     assert "shutting down" in rest
     assert fresh.wait_until_ended() == 0
+
+
+def test_without_its_run_directory_it_ends_when_a_process_must_start_again(fresh: Server) -> None:
+    listen = next(word for word in fresh.child("engine.scripted").cmdline() if "ipc://" in word)
+    shutil.rmtree(Path(listen.removeprefix("ipc://")).parent)
+    assert fresh.post(RESPONSES, responses_body(Seed.ANSWER))[0] == 200
+    fresh.child("postproc_workers", "--worker", "0").kill()
+    assert fresh.wait_until_ended() == 1
+    assert "does not exist" in fresh.log
+    assert "Traceback" not in fresh.log
 
 
 def test_nothing_outlives_a_killed_supervisor(fresh: Server) -> None:
