@@ -213,7 +213,8 @@ async def _announce(settings: RunSettings, model: str) -> None:
     """Say what to try, once requests can be served."""
     while not await _healthy(settings):
         await asyncio.sleep(0.1)
-    base = f"http://{settings.host}:{settings.port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    base = f"http://{host}:{settings.port}"
     _console.print(
         Panel(
             f"Serving [bold]{model}[/] at [bold]{base}/v1[/] (stop with Ctrl-C). Try:",

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import resource
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -49,6 +50,14 @@ def listen(host: str, port: int, unread_seconds: float = UNREAD_SECONDS) -> sock
         unread_ms = int(unread_seconds * 1000)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
     return listening
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: each client's connection is one, and many
+    shells allow 1,024 unless they are asked for more."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if sys.platform == "linux":  # elsewhere `most` can be more than the kernel grants
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class DrainingServer(uvicorn.Server):
@@ -121,6 +130,7 @@ def main() -> None:
     log_to_standard_error("frontend", settings.log_level)
     if options.watch_parent:
         end_with_parent()
+    raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failure = runner.run(serve(settings))

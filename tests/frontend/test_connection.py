@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from frontend.connection import MAX_HEAD_BYTES, Connection
-from frontend.server import ListenError, listen
+from frontend.server import ListenError, listen, raise_file_limit
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 REQUEST = HEAD + b"Content-Length: 2\r\n\r\nHi"
@@ -196,3 +197,13 @@ def test_an_address_that_is_taken() -> None:
         listen("nowhere.invalid", port)
     with listen("::1", 0) as six:
         assert six.getsockname()[0] == "::1"
+
+
+def test_the_limit_of_open_files_is_raised() -> None:
+    limits = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
