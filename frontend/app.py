@@ -14,6 +14,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from frontend.errors import (
     ApiError,
@@ -49,6 +50,7 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
     app = FastAPI(title="Antiphon", version=version("antiphon"), lifespan=lifespan)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(Exception, _unexpected_error)
     _add_generation_routes(app)
     _add_operation_routes(app)
@@ -207,6 +209,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     code = HTTPStatus(error.status_code).name.lower()
     told = NotFoundError(f"{error.detail}: {request.method} {request.url.path}", code=code)
     return JSONResponse(told.body(), error.status_code, headers=error.headers)
+
+
+async def _client_left(request: Request, error: Exception) -> Response:
+    """The client left before it had sent all of its request: nobody is there to be told."""
+    return Response(status_code=400)
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:

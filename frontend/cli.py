@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import time
+from contextlib import closing
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -216,7 +217,8 @@ async def _announce(settings: RunSettings, model: str) -> None:
     """Say what to try, once requests can be served."""
     while not await _healthy(settings):
         await asyncio.sleep(0.1)
-    base = f"http://{settings.host}:{settings.port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    base = f"http://{host}:{settings.port}"
     _console.print(
         Panel(
             f"Serving [bold]{model}[/] at [bold]{base}/v1[/] (stop with Ctrl-C). Try:",
@@ -239,13 +241,11 @@ async def _announce(settings: RunSettings, model: str) -> None:
 async def _healthy(settings: RunSettings) -> bool:
     try:
         reader, writer = await asyncio.open_connection(settings.host, settings.port)
+        with closing(writer):
+            writer.write(b"GET /health HTTP/1.1\r\nHost: antiphon\r\nConnection: close\r\n\r\n")
+            return b" 200 " in await reader.readline()
     except OSError:
         return False
-    try:
-        writer.write(b"GET /health HTTP/1.1\r\nHost: antiphon\r\nConnection: close\r\n\r\n")
-        return b" 200 " in await reader.readline()
-    finally:
-        writer.close()
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from frontend.conversation import DEFAULT_EFFORT, Conversation, from_chat, from_responses
 from frontend.errors import InvalidRequestError, context_length_exceeded, model_not_found
-from frontend.prompt import PromptRenderer
+from frontend.prompt import PromptRenderer, PromptTooLongError
 from frontend.requests.chat import ChatRequest
 from frontend.requests.fields import JsonObject, OtherTool, SamplingFields
 from frontend.requests.responses import FunctionTool, ResponsesRequest
@@ -75,7 +75,10 @@ def _prompt(
     param: str,
 ) -> list[int]:
     """The prompt, which leaves room for one token at least."""
-    prompt = renderer.render(conversation, today)
+    try:
+        prompt = renderer.render(conversation, today, engine.context_length)
+    except PromptTooLongError as error:
+        raise context_length_exceeded(engine.context_length, None, param) from error
     if len(prompt) >= engine.context_length:
         raise context_length_exceeded(engine.context_length, len(prompt), param)
     return prompt

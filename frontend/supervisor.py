@@ -20,7 +20,7 @@ import msgspec
 
 from frontend.settings import DEFAULT_KEEP_ALIVE_SECONDS, FrontendSettings
 from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT
-from ipc.security import CurveKey, make_run_directory
+from ipc.security import CurveKey, SecurityError, make_run_directory
 
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class RunSettings:
 
 
 class StartError(Exception):
-    """A process said that it will not come up however often it is started."""
+    """The run cannot be: a process said that it will not come up however often it is started."""
 
 
 class Child:
@@ -99,6 +99,11 @@ class Child:
             with suppress(ProcessLookupError):
                 self.process.kill()
 
+    async def ended(self) -> None:
+        """Wait until it has ended; at once if it was never started."""
+        if self.process is not None:
+            await self.process.wait()
+
     async def _run(self) -> int:
         self.process = await asyncio.create_subprocess_exec(
             *self._arguments, stdin=asyncio.subprocess.PIPE, start_new_session=True
@@ -109,11 +114,14 @@ class Child:
 
 
 class Supervisor:
-    """All processes of one run."""
+    """All processes of one run. Raises StartError if there is no place for their sockets."""
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-        self._directory = make_run_directory()
+        try:
+            self._directory = make_run_directory()
+        except SecurityError as error:
+            raise StartError(str(error)) from error
         self._signals = 0
         self._stop_asked = asyncio.Event()
         key = self._make_key() if settings.tcp else None
@@ -173,6 +181,7 @@ class Supervisor:
         finally:
             for child in self.children:
                 child.kill()
+            await asyncio.gather(*(child.ended() for child in self.children))
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def stop(self) -> None:
