@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from frontend.errors import (
     ApiError,
@@ -48,6 +50,7 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
     app = FastAPI(title="Antiphon", version=version("antiphon"), lifespan=lifespan)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(Exception, _unexpected_error)
     _add_generation_routes(app)
     _add_operation_routes(app)
@@ -130,6 +133,7 @@ def _add_operation_routes(app: FastAPI) -> None:
             raise model_not_found(model)
         return model_object(model)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health(service: TheService) -> JSONResponse:
         """200 when requests can be served, otherwise 503."""
@@ -140,6 +144,7 @@ def _add_operation_routes(app: FastAPI) -> None:
         }
         return JSONResponse(state, 200 if service.ready else 503)
 
+    @app.head("/metrics", include_in_schema=False)
     @app.get("/metrics")
     async def metrics(service: TheService) -> PlainTextResponse:
         """Prometheus metrics, asked of workers and engine just now."""
@@ -201,8 +206,14 @@ async def _api_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """Starlette's own errors (no such route, method not allowed) in the API's shape."""
     assert isinstance(error, HTTPException)
-    told = NotFoundError(f"{error.detail}: {request.method} {request.url.path}")
+    code = HTTPStatus(error.status_code).name.lower()
+    told = NotFoundError(f"{error.detail}: {request.method} {request.url.path}", code=code)
     return JSONResponse(told.body(), error.status_code, headers=error.headers)
+
+
+async def _client_left(request: Request, error: Exception) -> Response:
+    """The client left before it had sent all of its request: nobody is there to be told."""
+    return Response(status_code=400)
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import time
+from contextlib import closing
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.logging import RichHandler
 from rich.panel import Panel
 
 from frontend.keys import KeyFileError, append_key, make_key
-from frontend.settings import DEFAULT_MAX_STREAMS
+from frontend.settings import DEFAULT_KEEP_ALIVE_SECONDS, DEFAULT_MAX_STREAMS
 from frontend.supervisor import RunSettings, StartError, Supervisor
 
 app = typer.Typer(
@@ -133,6 +134,9 @@ def serve(
     drain_seconds: Annotated[
         float, typer.Option(help="How long a shutdown waits for running requests.", min=0)
     ] = 30.0,
+    keep_alive_seconds: Annotated[
+        int, typer.Option(help="How long an idle connection is kept open.", min=1)
+    ] = DEFAULT_KEEP_ALIVE_SECONDS,
     ipc: Annotated[Transport, typer.Option(help="How the processes are linked.")] = Transport.IPC,
     script: Annotated[
         Path | None,
@@ -162,6 +166,7 @@ def serve(
         api_keys=api_keys,
         max_streams=max_streams,
         drain_seconds=drain_seconds,
+        keep_alive_seconds=keep_alive_seconds,
         tcp=ipc is Transport.TCP,
         log_level=log_level.value,
     )
@@ -212,7 +217,8 @@ async def _announce(settings: RunSettings, model: str) -> None:
     """Say what to try, once requests can be served."""
     while not await _healthy(settings):
         await asyncio.sleep(0.1)
-    base = f"http://{settings.host}:{settings.port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    base = f"http://{host}:{settings.port}"
     _console.print(
         Panel(
             f"Serving [bold]{model}[/] at [bold]{base}/v1[/] (stop with Ctrl-C). Try:",
@@ -235,13 +241,11 @@ async def _announce(settings: RunSettings, model: str) -> None:
 async def _healthy(settings: RunSettings) -> bool:
     try:
         reader, writer = await asyncio.open_connection(settings.host, settings.port)
+        with closing(writer):
+            writer.write(b"GET /health HTTP/1.1\r\nHost: antiphon\r\nConnection: close\r\n\r\n")
+            return b" 200 " in await reader.readline()
     except OSError:
         return False
-    try:
-        writer.write(b"GET /health HTTP/1.1\r\nHost: antiphon\r\nConnection: close\r\n\r\n")
-        return b" 200 " in await reader.readline()
-    finally:
-        writer.close()
 
 
 def main() -> None:

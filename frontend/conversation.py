@@ -245,7 +245,7 @@ def _add_answer(builder: _Builder, message: chat.AssistantMessage) -> None:
     if reasoning:
         builder.turns.append(Reasoning(reasoning))
     calls = message.tool_calls or ()
-    text = text_of(message.content) if message.content is not None else None
+    text = text_of(message.content) if message.content is not None else message.refusal
     if text or (text is not None and not calls):
         builder.turns.append(AssistantMessage(text, "commentary" if calls else "final"))
     for call in calls:

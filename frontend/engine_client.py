@@ -96,10 +96,14 @@ class EngineClient:
             self._link = None
 
     def _connect(self) -> None:
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self._link = Link(
                 self._context, self._address, self._owner, self._receive, self._lost, key=self._key
             )
+        except security.SecurityError as error:
+            self.refused = str(error)
 
     def _receive(self, parts: list[bytes]) -> None:
         route, payload = parts[0], parts[-1]

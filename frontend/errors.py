@@ -131,12 +131,14 @@ def model_not_found(model: str) -> NotFoundError:
     )
 
 
-def context_length_exceeded(limit: int, tokens: int, param: str) -> InvalidRequestError:
-    """The error for a prompt of `tokens` tokens that leaves no room in a context of `limit`."""
+def context_length_exceeded(limit: int, tokens: int | None, param: str) -> InvalidRequestError:
+    """The error for a prompt of `tokens` tokens (None: too many to count) that leaves no room in a
+    context of `limit`."""
+    number = f"more than {limit}" if tokens is None else tokens
     room = " That leaves no room for an answer." if tokens == limit else ""
     return InvalidRequestError(
         f"This model's maximum context length is {limit} tokens. However, your messages resulted "
-        f"in {tokens} tokens.{room}",
+        f"in {number} tokens.{room}",
         code="context_length_exceeded",
         param=param,
     )
@@ -153,7 +155,8 @@ def invalid_parameter(error: ValidationError) -> InvalidRequestError:
             code="missing_required_parameter",
             param=param,
         )
-    reason = _REASONS.get(kind) or re.sub(r"^\w+ should ", "must ", first["msg"])
+    told = first["msg"].replace(" after validation", "")
+    reason = _REASONS.get(kind) or re.sub(r"^\w+ should ", "must ", told)
     code = kind if kind in _CODES else "invalid_type" if "type" in kind else "invalid_value"
     return InvalidRequestError(f"Invalid '{param}': {reason}.", code=code, param=param)
 

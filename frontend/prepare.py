@@ -7,7 +7,7 @@ import msgspec
 
 from frontend.conversation import DEFAULT_EFFORT, Conversation, from_chat, from_responses
 from frontend.errors import InvalidRequestError, context_length_exceeded, model_not_found
-from frontend.prompt import PromptRenderer
+from frontend.prompt import PromptRenderer, PromptTooLongError
 from frontend.requests.chat import ChatRequest
 from frontend.requests.fields import JsonObject, OtherTool, SamplingFields
 from frontend.requests.responses import FunctionTool, ResponsesRequest
@@ -39,7 +39,6 @@ def prepare_responses(
         conversation,
         _prompt(conversation, engine, renderer, today, "input"),
         engine,
-        renderer,
         limit=request.max_output_tokens,
         output=ResponsesFormat(echo=responses_echo(request)),
     )
@@ -58,7 +57,6 @@ def prepare_chat(
         conversation,
         _prompt(conversation, engine, renderer, today, "messages"),
         engine,
-        renderer,
         limit=request.max_completion_tokens or request.max_tokens,
         output=ChatFormat(include_usage=include_usage),
     )
@@ -77,7 +75,10 @@ def _prompt(
     param: str,
 ) -> list[int]:
     """The prompt, which leaves room for one token at least."""
-    prompt = renderer.render(conversation, today)
+    try:
+        prompt = renderer.render(conversation, today, engine.context_length)
+    except PromptTooLongError as error:
+        raise context_length_exceeded(engine.context_length, None, param) from error
     if len(prompt) >= engine.context_length:
         raise context_length_exceeded(engine.context_length, len(prompt), param)
     return prompt
@@ -88,7 +89,6 @@ def _prepared(
     conversation: Conversation,
     prompt: list[int],
     engine: EngineInfo,
-    renderer: PromptRenderer,
     *,
     limit: int | None,
     output: ResponsesFormat | ChatFormat,
@@ -96,7 +96,7 @@ def _prepared(
     return Prepared(
         model=engine.model,
         prompt=prompt,
-        sampling=_sampling(request, limit, len(prompt), engine, renderer),
+        sampling=_sampling(request, limit, len(prompt), engine),
         format=output,
         streaming=request.stream is True,
         tools=tuple(tool.name for tool in conversation.tools),
@@ -110,7 +110,6 @@ def _sampling(
     limit: int | None,
     prompt_tokens: int,
     engine: EngineInfo,
-    renderer: PromptRenderer,
 ) -> Sampling:
     """The sampling of a request; a limit beyond the context is cut to what is left of it."""
     min_tokens = request.min_tokens or 0
@@ -128,7 +127,6 @@ def _sampling(
         top_p=None if top_p == 1 else top_p,
         top_k=top_k if top_k is not None and 0 < top_k < engine.vocabulary_size else None,
         seed=request.seed,
-        stop_token_ids=renderer.stop_token_ids,
         ignore_eos=request.ignore_eos is True,
         min_tokens=min(min_tokens, max_tokens),
     )

@@ -52,6 +52,13 @@ _LONG_RUN = re.compile(
     rf"|(?<!\s)\s{{{MAX_RUN + 1},}}+"
 )
 
+COUNTED_AT_ONCE = 65_536
+"""Characters of a text that may be too long that are encoded before its tokens are counted."""
+TOKENS_OF_A_CUT = 64
+"""More than a cut in the middle of a word can add to the number of tokens."""
+TOKENS_OF_A_TURN = 4
+"""The least that a turn takes besides its text."""
+
 CACHED_TOOL_LISTS = 64
 CACHED_TOKENS = 16_384
 """A longer list of tools is not worth its memory."""
@@ -74,6 +81,10 @@ def _has_long_word(text: str) -> bool:
     return any(part.isspace() or len(part.split(None, 1)[0]) == step for part in stretches)
 
 
+class PromptTooLongError(Exception):
+    """The prompt has more tokens than the limit; how many was not counted to the end."""
+
+
 class PromptRenderer:
     """Renders prompts; loads the bundled vocabulary when it is made.
 
@@ -83,18 +94,21 @@ class PromptRenderer:
     def __init__(self) -> None:
         install_vocabulary()
         self._encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
-        self.stop_token_ids = tuple(sorted(self._encoding.stop_tokens_for_assistant_actions()))
-        """The tokens that end an assistant's turn."""
         self._tools: OrderedDict[bytes, list[int]] = OrderedDict()
         self._system = lru_cache(maxsize=16)(self._render_system)
         self._header = lru_cache(maxsize=256)(self._encode)
 
-    def render(self, conversation: Conversation, today: date) -> list[int]:
+    def render(
+        self, conversation: Conversation, today: date, limit: int | None = None
+    ) -> list[int]:
         """The prompt's token ids, from the system message to `<|start|>assistant`.
 
         `today` is the date that the model is told, in UTC. Raises InvalidRequestError for a
-        function that cannot be shown to the model.
+        function that cannot be shown to the model, and PromptTooLongError, early, for a prompt
+        whose length is out of proportion to the `limit`: encoding it would take seconds.
         """
+        if limit is not None:
+            self._check_length(conversation, limit)
         tokens = list(self._system(conversation.effort, today, bool(conversation.tools)))
         if conversation.instructions or conversation.tools:
             tokens += self._developer(conversation.instructions, conversation.tools)
@@ -113,6 +127,22 @@ class PromptRenderer:
                 tokens += self._encode(text[start:cut])
                 start = cut
         return tokens + self._encode(text[start:]) if start else self._encode(text)
+
+    def _check_length(self, conversation: Conversation, limit: int) -> None:
+        """Raise PromptTooLongError if the conversation's text is long and has too many tokens."""
+        if len(msgspec.json.encode(conversation.tools)) > 16 * limit:
+            raise PromptTooLongError
+        texts = list(_texts(conversation))
+        if sum(map(len, texts)) <= 4 * limit:
+            return
+        tokens = 0
+        for text in texts:
+            tokens += TOKENS_OF_A_TURN
+            for start in range(0, len(text), COUNTED_AT_ONCE):
+                tokens += len(self.encode(text[start : start + COUNTED_AT_ONCE]))
+                tokens -= TOKENS_OF_A_CUT if start else 0
+                if tokens > limit:
+                    raise PromptTooLongError
 
     def _encode(self, text: str) -> list[int]:
         return self._encoding.encode(text, disallowed_special=())
@@ -189,6 +219,19 @@ class PromptRenderer:
         header = [START, *self._header(f"functions.{result.name} to=assistant"), CHANNEL]
         header += self._header("commentary")
         return [*header, MESSAGE, *self.encode(result.output), END]
+
+
+def _texts(conversation: Conversation) -> Iterator[str]:
+    """What a conversation says, but for the parameters of its tools."""
+    yield conversation.instructions
+    for tool in conversation.tools:
+        yield tool.description
+    for turn in conversation.turns:
+        match turn:
+            case FunctionCall(_, text) | FunctionResult(_, text):
+                yield text
+            case _:
+                yield turn.text
 
 
 def _described(tool: FunctionTool) -> ToolDescription:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import resource
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ import uvicorn
 import uvloop
 
 from frontend.app import make_app
+from frontend.connection import Connection
 from frontend.keys import KeyFileError, KeyRing
 from frontend.prompt import PromptRenderer
 from frontend.service import Service
@@ -28,6 +30,34 @@ from ipc.vocabulary import VocabularyError
 
 CLOSE_SECONDS = 1
 """How long a drained server waits for connections to close."""
+UNREAD_SECONDS = 60.0
+"""How long a client may read nothing of what waits for it."""
+
+
+class ListenError(Exception):
+    """The server's address cannot be listened at."""
+
+
+def listen(host: str, port: int, unread_seconds: float = UNREAD_SECONDS) -> socket.socket:
+    """A listening socket. The kernel ends its connections when their clients read nothing for
+    `unread_seconds`, which asyncio never does. Raises ListenError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ListenError(f"cannot listen at {host}, port {port}: {error.strerror}") from error
+    if sys.platform == "linux":
+        unread_ms = int(unread_seconds * 1000)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
+    return listening
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: each client's connection is one, and many
+    shells allow 1,024 unless they are asked for more."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if sys.platform == "linux":  # elsewhere `most` can be more than the kernel grants
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class DrainingServer(uvicorn.Server):
@@ -39,14 +69,23 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._drain()
+        # Before uvicorn cancels their tasks, which it tells as errors.
+        asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abort_connections)
         await super().shutdown(sockets)
+
+    def _abort_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.transport.abort()
 
 
 async def serve(settings: FrontendSettings) -> str | None:
     """Serve until SIGTERM or SIGINT, or until engine or workers refuse; then their reason.
 
-    Raises VocabularyError, KeyFileError or SecurityError where a file is not as it must be.
+    Raises ListenError, or VocabularyError, KeyFileError or SecurityError where a file is not as it
+    must be.
     """
+    listening = listen(settings.host, settings.port)
     renderer = PromptRenderer()
     keys = KeyRing.load(Path(settings.api_keys)) if settings.api_keys else None
     curve_key = CurveKey.load(Path(settings.curve_key)) if settings.curve_key else None
@@ -68,19 +107,17 @@ async def serve(settings: FrontendSettings) -> str | None:
 
     config = uvicorn.Config(
         make_app(make_service),
-        host=settings.host,
-        port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=Connection,
         lifespan="on",
         ws="none",
         access_log=False,
         log_level=settings.log_level,
         timeout_keep_alive=settings.keep_alive_seconds,
-        timeout_graceful_shutdown=CLOSE_SECONDS,
+        timeout_graceful_shutdown=2 * CLOSE_SECONDS,
     )
     server = DrainingServer(config, drain)
-    await server.serve()
+    await server.serve([listening])
     return refusals[0] if refusals else None
 
 
@@ -93,10 +130,11 @@ def main() -> None:
     log_to_standard_error("frontend", settings.log_level)
     if options.watch_parent:
         end_with_parent()
+    raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failure = runner.run(serve(settings))
-    except (VocabularyError, SecurityError, KeyFileError) as error:
+    except (ListenError, VocabularyError, SecurityError, KeyFileError) as error:
         failure = str(error)
     if failure is not None:
         logging.getLogger(__name__).critical("%s", failure)

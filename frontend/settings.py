@@ -3,6 +3,9 @@
 import msgspec
 
 DEFAULT_MAX_STREAMS = 4096
+DEFAULT_KEEP_ALIVE_SECONDS = 120
+DEFAULT_MAX_BODY_BYTES = 8 * 1024 * 1024
+"""64 bytes for each token of the longest context. A body is parsed in the event loop."""
 
 
 class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,7 +18,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
     curve_key: str | None = None
     api_keys: str | None = None
     max_streams: int = DEFAULT_MAX_STREAMS
-    max_body_bytes: int = 64 * 1024 * 1024
-    keep_alive_seconds: int = 120
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS
     drain_seconds: float = 30.0
     log_level: str = "warning"

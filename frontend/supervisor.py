@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from frontend.settings import FrontendSettings
+from frontend.settings import DEFAULT_KEEP_ALIVE_SECONDS, FrontendSettings
 from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT
-from ipc.security import CurveKey, make_run_directory
+from ipc.security import CurveKey, SecurityError, make_run_directory
 
 _logger = logging.getLogger(__name__)
 
@@ -43,12 +43,13 @@ class RunSettings:
     api_keys: Path | None = None
     max_streams: int = 4096
     drain_seconds: float = 30.0
+    keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS
     tcp: bool = False
     log_level: str = "warning"
 
 
 class StartError(Exception):
-    """A process said that it will not come up however often it is started."""
+    """The run cannot be: a process said that it will not come up however often it is started."""
 
 
 class Child:
@@ -98,6 +99,11 @@ class Child:
             with suppress(ProcessLookupError):
                 self.process.kill()
 
+    async def ended(self) -> None:
+        """Wait until it has ended; at once if it was never started."""
+        if self.process is not None:
+            await self.process.wait()
+
     async def _run(self) -> int:
         self.process = await asyncio.create_subprocess_exec(
             *self._arguments, stdin=asyncio.subprocess.PIPE, start_new_session=True
@@ -108,11 +114,14 @@ class Child:
 
 
 class Supervisor:
-    """All processes of one run."""
+    """All processes of one run. Raises StartError if there is no place for their sockets."""
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-        self._directory = make_run_directory()
+        try:
+            self._directory = make_run_directory()
+        except SecurityError as error:
+            raise StartError(str(error)) from error
         self._signals = 0
         self._stop_asked = asyncio.Event()
         key = self._make_key() if settings.tcp else None
@@ -129,6 +138,7 @@ class Supervisor:
             api_keys=str(settings.api_keys) if settings.api_keys else None,
             max_streams=settings.max_streams,
             drain_seconds=settings.drain_seconds,
+            keep_alive_seconds=settings.keep_alive_seconds,
             log_level=settings.log_level,
         )
         told = msgspec.json.encode(frontend).decode()
@@ -171,6 +181,7 @@ class Supervisor:
         finally:
             for child in self.children:
                 child.kill()
+            await asyncio.gather(*(child.ended() for child in self.children))
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def stop(self) -> None:

@@ -1,7 +1,8 @@
 """The frontend's end of a link: a DEALER socket on the event loop, for the life of one connection.
 
 Nothing is awaited here: frames go out at once or into a bounded outbox, and come in by callback
-from the loop's reader. A lost connection is not mended but told; the owner makes a new Link.
+from the loop's reader. A lost connection, or one that nobody takes, is not mended but told; the
+owner makes a new Link.
 """
 
 import asyncio
@@ -16,11 +17,15 @@ from ipc import codec, messages, security
 from ipc.listener import OUTBOX_MESSAGES, Frame, configure
 
 _LOSSES = (
-    zmq.EVENT_DISCONNECTED
+    zmq.EVENT_CLOSED  # nobody listens there
+    | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+
+MESSAGES_A_TURN = 100
+"""Messages received before the event loop's other work has its turn."""
 
 
 def _option(socket: "zmq.Socket[bytes]", option: int) -> int:
@@ -55,6 +60,9 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._socket = context.socket(zmq.DEALER)
         configure(self._socket)
+        # Not by itself, within this Link's life: libzmq 4.3.5 aborts the process if it connects a
+        # socket again whose receive queue is full. (-1, for never, would drop what has come.)
+        self._socket.reconnect_ivl = 3_600_000
         if key is not None:
             security.secure_connection(self._socket, key)
         self._monitor = self._socket.get_monitor_socket(_LOSSES)
@@ -103,15 +111,27 @@ class Link:
         return True
 
     def _pump(self) -> None:
-        """Receive until empty, as the descriptor is edge-triggered, and send what had to wait."""
-        while self._open:
+        """Send what had to wait, and receive until empty, as the descriptor is edge-triggered; in
+        turns, so that a busy peer does not keep the loop from others."""
+        for _ in range(MESSAGES_A_TURN):
+            if not self._open:
+                return
             while self._outbox and self._send_now(self._outbox[0]):
                 self._outbox.popleft()
             try:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
+                # Receiving can have used up the edge that told of room to send.
+                if self._outbox and _option(self._socket, zmq.EVENTS) & zmq.POLLOUT:
+                    continue
                 return
-            self._on_message(parts)
+            try:
+                self._on_message(parts)
+            except Exception:
+                # What is left must not wait for the descriptor's next edge.
+                self._loop.call_soon(self._pump)
+                raise
+        self._loop.call_soon(self._pump)
 
     def _watch(self) -> None:
         while self._open and _option(self._monitor, zmq.EVENTS) & zmq.POLLIN:

@@ -24,6 +24,8 @@ T = TypeVar("T")
 LOST_AFTER_SECONDS = 10.0
 OUTBOX_MESSAGES = 10_000
 """Messages kept, beyond ZeroMQ's own queue, for a peer that reads too slowly."""
+REJECTIONS_A_CALL = 1_000
+"""Messages refused before the caller gets back to its other work."""
 
 Frame = bytes
 
@@ -102,11 +104,13 @@ class Listener(Generic[T]):
         return bool(self._socket.poll(int(timeout * 1000)))
 
     def receive(self) -> tuple[messages.Owner, T | Lost] | None:
-        """The next good message or loss, or None if there is none now.
+        """The next good message or loss, or None if there is none now, or only much rubbish.
 
         Hellos are answered here and passed on, so that the caller can make room for the owner.
         """
-        while not self._events:
+        for _ in range(REJECTIONS_A_CALL):
+            if self._events:
+                break
             try:
                 identity, *parts = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -159,6 +163,7 @@ class Listener(Generic[T]):
 
     def close(self) -> None:
         self.flush()
+        self._peers.clear()
         self._socket.close(linger=1_000)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -172,7 +177,9 @@ class Listener(Generic[T]):
         lives = [o for o in self._peers if o.frontend == hello.owner.frontend]
         if any(life.epoch > hello.owner.epoch for life in lives):
             self.rejections.add(f"a Hello of an earlier life: {hello.owner}")
-            self._refuse(identity, "a later life of this frontend is connected")
+            # Not for good: the clock may have been set back between the two lives.
+            reason = "a later life of this frontend is connected"
+            self._refuse(identity, reason, permanent=False)
             return False
         for life in lives:
             self._drop(life)

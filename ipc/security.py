@@ -6,6 +6,7 @@ holds the file and uses the pair on both ends of its connections; a listener adm
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -83,8 +84,10 @@ def check_address(address: str, key: CurveKey | None) -> None:
             raise SecurityError(f"{address}: tcp:// needs a CURVE key")
     elif address.startswith("ipc://"):
         path = Path(address.removeprefix("ipc://"))
-        if len(str(path)) > _UNIX_PATH_LIMIT:
-            raise SecurityError(f"{path}: longer than {_UNIX_PATH_LIMIT} characters")
+        if len(os.fsencode(path)) > _UNIX_PATH_LIMIT:
+            raise SecurityError(f"{path}: longer than {_UNIX_PATH_LIMIT} bytes")
+        if not path.parent.is_dir():
+            raise SecurityError(f"{path.parent} does not exist")
         if path.parent.stat().st_mode & 0o077:
             raise SecurityError(f"{path.parent} is open to others: its mode must be 0700")
     else:
@@ -92,8 +95,16 @@ def check_address(address: str, key: CurveKey | None) -> None:
 
 
 def make_run_directory() -> Path:
-    """A fresh directory of mode 0700 for the sockets of one run, on a short path."""
-    parent = os.environ.get("XDG_RUNTIME_DIR")
-    if parent is not None and (len(parent) > _UNIX_PATH_LIMIT // 2 or not Path(parent).is_dir()):
-        parent = None
-    return Path(tempfile.mkdtemp(prefix="antiphon-", dir=parent))
+    """A fresh directory of mode 0700 for the sockets of one run, on a short path.
+
+    Raises SecurityError if there is no place for one.
+    """
+    parents = [os.environ.get("XDG_RUNTIME_DIR", "")]
+    with suppress(FileNotFoundError):
+        parents.append(tempfile.gettempdir())
+    for parent in parents:
+        # A relative or empty path is to be ignored (XDG Base Directory Specification).
+        if os.path.isabs(parent) and len(os.fsencode(parent)) <= _UNIX_PATH_LIMIT // 2:
+            with suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix="antiphon-", dir=parent))
+    raise SecurityError("no directory for sockets can be made: set TMPDIR to a writable, short one")

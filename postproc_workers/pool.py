@@ -37,6 +37,9 @@ from postproc_workers.registry import Registry
 _logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.1
+UNANSWERED_HEARTBEATS = 10
+"""After so many, about a second each, a worker counts as lost. ZeroMQ's own heartbeat does not find
+out a hanging peer whose socket is full."""
 
 
 class PoolEvents(Protocol):
@@ -50,7 +53,7 @@ class PoolEvents(Protocol):
 
 class Pool(ABC):
     """Workers by number. `load` is the frontend's own count of the streams it has on each;
-    `refused` says why a worker does not accept this frontend, if one does not."""
+    `refused` says why a worker cannot be connected to for good, if one cannot."""
 
     def __init__(self, workers: int) -> None:
         self.load = [0] * workers
@@ -133,6 +136,7 @@ class _Connection:
 
     link: Link | None = None
     up: bool = False
+    unanswered: int = 0
     refreshed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -180,7 +184,7 @@ class LinkedPool(Pool):
         waiting = [self._connections[worker].refreshed for worker in self.up]
         for event in waiting:
             event.clear()
-        self.heartbeat()
+        self._ask()
         try:
             async with asyncio.timeout(timeout):
                 for event in waiting:
@@ -189,6 +193,14 @@ class LinkedPool(Pool):
             _logger.warning("a worker did not tell its status within %.1f s", timeout)
 
     def heartbeat(self) -> None:
+        for worker in self.up:
+            connection = self._connections[worker]
+            if connection.unanswered >= UNANSWERED_HEARTBEATS:
+                self._drop(worker, "it does not answer")
+            connection.unanswered += 1
+        self._ask()
+
+    def _ask(self) -> None:
         for worker in self.up:
             self.forward(worker, codec.encode(Heartbeat()))
 
@@ -202,7 +214,9 @@ class LinkedPool(Pool):
                 connection.up = False
 
     def _connect(self, worker: int) -> None:
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self._connections[worker].link = Link(
                 self._context,
                 self._addresses[worker],
@@ -211,6 +225,8 @@ class LinkedPool(Pool):
                 lambda reason: self._lost(worker, reason),
                 key=self._key,
             )
+        except security.SecurityError as error:
+            self.refused = str(error)
 
     def _receive(self, worker: int, frame: bytes) -> None:
         try:
@@ -226,9 +242,11 @@ class LinkedPool(Pool):
                 self._events.worker_released(worker, message)
             case WorkerStatus():
                 self.status[worker] = message
+                self._connections[worker].unanswered = 0
                 self._connections[worker].refreshed.set()
             case WorkerInfo():
                 self._connections[worker].up = True
+                self._connections[worker].unanswered = 0
                 self._events.worker_up(worker)
             case Refused():
                 if message.permanent:
@@ -243,9 +261,11 @@ class LinkedPool(Pool):
 
     def _lost(self, worker: int, reason: str) -> None:
         connection = self._connections[worker]
+        was_up = connection.up
         connection.link, connection.up = None, False
         connection.refreshed.set()
         self.status[worker] = None
-        _logger.warning("worker %d is lost: %s", worker, reason)
-        self._events.worker_lost(worker, reason)
         self._loop.call_later(RECONNECT_SECONDS, self._connect, worker)
+        if was_up:
+            _logger.warning("worker %d is lost: %s", worker, reason)
+            self._events.worker_lost(worker, reason)

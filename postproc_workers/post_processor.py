@@ -14,7 +14,7 @@ from postproc_workers.turn_limits import TurnLimits
 _ENGINE_FAILURES = {
     "invalid_request": (400, "invalid_request_error", "invalid_prompt"),
     "context_length_exceeded": (400, "invalid_request_error", "context_length_exceeded"),
-    "overloaded": (503, "server_error", "server_is_overloaded"),
+    "overloaded": (503, "server_error", "overloaded"),
     "internal": (500, "server_error", "server_error"),
 }
 
@@ -27,7 +27,7 @@ def engine_failure(error: ErrorResponse) -> Failure:
 def frontend_failure(fail: Fail) -> Failure:
     """How clients see an end that the frontend ordered."""
     if fail.code == "overloaded":
-        return Failure(503, "server_error", "server_is_overloaded", fail.message)
+        return Failure(503, "server_error", "overloaded", fail.message)
     return Failure(500, "server_error", "server_error", fail.message)
 
 

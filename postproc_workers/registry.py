@@ -36,8 +36,6 @@ from postproc_workers.post_processor import PostProcessor, engine_failure, front
 
 _logger = logging.getLogger(__name__)
 
-_UNEXPECTED = "The server had an error while it processed this response."
-
 
 class Processor(Protocol):
     """What a registry needs of a stream's post-processing; PostProcessor is the real one."""
@@ -261,7 +259,7 @@ class Registry:
 
     def _end_by_exception(self, stream: _Stream, error: Exception, now: int) -> Output:
         _logger.error("stream %d: post-processing failed", stream.stream_id, exc_info=error)
-        message = str(error) if isinstance(error, LostTokensError) else _UNEXPECTED
+        message = str(error) or type(error).__name__
         failure = Failure(500, "server_error", "server_error", message)
         return self._end_by_failure(stream, failure, now, Event.EXCEPTION)
 

@@ -16,6 +16,8 @@ from postproc_workers.tokens import token_table
 IDLE_SECONDS = 3600.0
 """A stream that got no token for one to two of these spans is released as expired."""
 _POLL_SECONDS = 0.2
+_MESSAGES_A_TURN = 1_000
+"""Messages handled before the worker looks up: is it to stop, can it send what had to wait?"""
 
 
 class Worker:
@@ -55,9 +57,12 @@ class Worker:
             self.listener.close()
 
     def drain(self) -> None:
-        """Handle all that has come, and send what had to wait."""
+        """Handle what has come, up to a limit, and send what had to wait."""
         self.listener.flush()
-        while (event := self.listener.receive()) is not None:
+        for _ in range(_MESSAGES_A_TURN):
+            event = self.listener.receive()
+            if event is None:
+                break
             owner, message = event
             if isinstance(message, Lost):
                 self.registry.owner_lost(owner)

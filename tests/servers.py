@@ -35,9 +35,9 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self._lines: list[str] = []
         self._ready = threading.Event()
-        command = [sys.executable, "-m", "frontend.cli", "serve", *arguments]
+        command = [sys.executable, "-m", "frontend.cli", "serve", "--port", str(self.port)]
         self.process = subprocess.Popen(
-            [*command, "--port", str(self.port)],
+            [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -121,8 +121,9 @@ class Server:
     def child(self, *words: str) -> psutil.Process:
         """The one child process whose command line has all `words`."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        found = [c for c in children if all(word in c.cmdline() for word in words)]
-        assert len(found) == 1, [c.cmdline() for c in children]
+        running = [c for c in children if c.status() != psutil.STATUS_ZOMBIE]
+        found = [c for c in running if all(word in c.cmdline() for word in words)]
+        assert len(found) == 1, [c.cmdline() for c in running]
         return found[0]
 
     def stop(self) -> int:

@@ -15,6 +15,7 @@ from frontend.requests.fields import (
     RequestModel,
     SamplingFields,
     Shallow,
+    ShortList,
     TextFormat,
     TokenLimit,
     ToolChoice,
@@ -65,7 +66,8 @@ class AssistantMessage(RequestModel):
 
     role: Literal["assistant"]
     content: Content | None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    refusal: str | None = None
+    tool_calls: Annotated[list[ToolCall], ShortList] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     function_call: NoFunctions = None
@@ -136,8 +138,8 @@ class ChatRequest(SamplingFields):
     """The body of `POST /v1/chat/completions`."""
 
     model: ModelName
-    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1), ShortList]
+    tools: Annotated[list[Tool], ShortList] | None = None
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
@@ -153,7 +155,7 @@ class ChatRequest(SamplingFields):
     presence_penalty: NoPenalty = None
     frequency_penalty: NoPenalty = None
     logit_bias: Annotated[Any, refuse("it is not supported in this version", {})] = None
-    modalities: Annotated[list[Modality], Field(fail_fast=True)] | None = None
+    modalities: Annotated[list[Modality], ShortList] | None = None
     audio: TextOnly = None
     functions: NoFunctions = None
     function_call: NoFunctions = None

@@ -24,6 +24,10 @@ from frontend.errors import InvalidRequestError, invalid_parameter
 MAX_NESTING = 100
 """Levels of nesting in a tool; openai-harmony reads JSON of up to 128 levels, its own included."""
 
+MAX_ITEMS = 32_768
+"""Most entries of a list. Each takes tokens of the prompt, and microseconds of the event loop."""
+ShortList = Field(fail_fast=True, max_length=MAX_ITEMS)
+
 JsonObject = dict[str, Any]
 
 
@@ -161,7 +165,7 @@ STRING_OR_LIST = Discriminator(
 )
 
 Content = Annotated[
-    Annotated[str, Tag("<string>")] | Annotated[list[Part], Tag("<list>"), Field(fail_fast=True)],
+    Annotated[str, Tag("<string>")] | Annotated[list[Part], Tag("<list>"), ShortList],
     STRING_OR_LIST,
 ]
 

@@ -22,6 +22,7 @@ from frontend.requests.fields import (
     RequestModel,
     SamplingFields,
     Shallow,
+    ShortList,
     TextFormat,
     TokenLimit,
     ToolChoice,
@@ -45,7 +46,7 @@ class ReasoningItem(RequestModel):
     """Past reasoning. Without content (summary or encrypted content only) it says nothing."""
 
     type: Literal["reasoning"]
-    content: Annotated[list[Part], Field(fail_fast=True)] | None = None
+    content: Annotated[list[Part], ShortList] | None = None
 
 
 class FunctionCallItem(RequestModel):
@@ -113,7 +114,7 @@ Item = Annotated[
 
 Input = Annotated[
     Annotated[str, Tag("<string>")]
-    | Annotated[list[Item], Tag("<list>"), Field(min_length=1, fail_fast=True)],
+    | Annotated[list[Item], Tag("<list>"), Field(min_length=1), ShortList],
     STRING_OR_LIST,
 ]
 
@@ -161,7 +162,7 @@ class ResponsesRequest(SamplingFields):
     model: ModelName
     input: Input
     instructions: str | None = None
-    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[Tool], ShortList] | None = None
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
@@ -174,7 +175,7 @@ class ResponsesRequest(SamplingFields):
     prompt_cache_key: str | None = None
     service_tier: str | None = None
     store: bool | None = None
-    include: Annotated[list[Include], Field(fail_fast=True)] | None = None
+    include: Annotated[list[Include], ShortList] | None = None
     stream: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
     presence_penalty: NoPenalty = None

@@ -26,10 +26,12 @@ from postproc_workers.encoders import Failure
 from postproc_workers.post_processor import engine_failure, frontend_failure
 from postproc_workers.registry import Processor
 
-UNEXPECTED = Failure(
-    500, "server_error", "server_error", "The server had an error while it processed this response."
-)
 ModelMessage = Hello | Open | Step | Fail | Abort | Goodbye
+
+
+def raised(error: ValueError) -> Failure:
+    """What a client is told of an exception in post-processing."""
+    return Failure(500, "server_error", "server_error", str(error))
 
 
 class ScriptedProcessor:
@@ -125,8 +127,8 @@ class ModelStream:
             processor.feed(self.tokens[self.known or 0 :])
             if isinstance(self.ending, Finish):
                 processor.finish(self.ending, 0)
-        except ValueError:
-            failure = failure or UNEXPECTED
+        except ValueError as error:
+            failure = failure or raised(error)
         if failure is not None:
             if behind:
                 self._skip(processor)
@@ -240,8 +242,10 @@ class RegistryModel:
         stream = ModelStream(owner, opening)
         self.lives.append(stream)
         frontend.live[opening.stream_id] = stream
-        if opening.model in ("fails to make", "fails to open"):
-            self._end(stream, UNEXPECTED)
+        try:
+            self.make_processor(opening).open()
+        except ValueError as error:
+            self._end(stream, raised(error))
 
     def _tokens(self, owner: Owner, entry: Tokens) -> None:
         stream = self._find(owner, entry)
@@ -263,8 +267,8 @@ class RegistryModel:
         processor.open()
         try:
             processor.feed(stream.tokens)
-        except ValueError:
-            self._end(stream, UNEXPECTED)
+        except ValueError as error:
+            self._end(stream, raised(error))
             return
         if processor.ended_early or entry.finish is not None:
             self._end(stream, entry.finish or Finish("stop"))

@@ -188,6 +188,19 @@ def test_a_limit_makes_it_incomplete(client: OpenAI) -> None:
     assert response.usage.output_tokens == 16
 
 
+def test_ignoring_the_models_end_goes_on_to_the_limit(client: OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Hi"}],
+        max_completion_tokens=150,
+        seed=1,
+        extra_body={"ignore_eos": True},
+    )
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 150
+    assert completion.choices[0].finish_reason == "length"
+
+
 def test_a_seed_repeats_a_sample(client: OpenAI) -> None:
     def sample(seed: int) -> str | None:
         return (

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
 from engine.block_pool import BlockPool
 from engine.core import ModelCore
 from engine.ledger import Steps
 from engine.scheduler import Scheduled, Scheduler
-from engine.sequence import CALL_TOKEN, RETURN_TOKEN
+from engine.sequence import CALL_TOKEN, END_TOKENS, RETURN_TOKEN
 from ipc.messages import EngineInfo, ErrorResponse, Finish, GenerationRequest, Owner, Tokens
 from tests.engine.builders import INFO, OWNER, make_request
 
@@ -118,6 +119,11 @@ def test_stop_tokens(sampling: dict[str, Any], last: int, reason: str) -> None:
     steps = run(core)
     assert tokens_of(steps)[-1] == last
     assert steps[-1][OWNER, 0].tokens[0].finish == Finish(reason)  # type: ignore[arg-type]
+
+
+def test_the_end_tokens_are_those_of_openai_harmony() -> None:
+    encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+    assert set(encoding.stop_tokens_for_assistant_actions()) <= END_TOKENS
 
 
 def test_call_ends_a_sequence_too() -> None:

@@ -136,6 +136,18 @@ def test_an_answer_before_the_next_users_turn_is_final() -> None:
     assert conversation.turns[0] == AssistantMessage("Hi.", "final")
 
 
+def test_a_refusal_is_an_answer() -> None:
+    refusals: list[dict[str, Any]] = [
+        said("assistant", None, refusal="No."),
+        said("assistant", [{"type": "refusal", "refusal": "No."}]),
+    ]
+    for refusal in refusals:
+        assert chat(said("user", "Hi"), refusal).turns == [
+            UserMessage("Hi"),
+            AssistantMessage("No."),
+        ]
+
+
 def test_empty_answers() -> None:
     assert chat(said("user", "Hi"), said("assistant", None)).turns == [UserMessage("Hi")]
     assert chat(said("user", "Hi"), said("assistant", "")).turns[1] == AssistantMessage("")

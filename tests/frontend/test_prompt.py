@@ -20,7 +20,13 @@ from frontend.conversation import (
     UserMessage,
 )
 from frontend.errors import InvalidRequestError
-from frontend.prompt import MAX_RUN, PromptRenderer, long_runs
+from frontend.prompt import (
+    COUNTED_AT_ONCE,
+    MAX_RUN,
+    PromptRenderer,
+    PromptTooLongError,
+    long_runs,
+)
 from tests.frontend.conftest import TODAY
 
 PROFILE = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -249,10 +255,6 @@ def test_the_cache_of_tools_is_bounded(renderer: PromptRenderer) -> None:
     assert len(renderer._tools) == 64
 
 
-def test_stop_tokens(renderer: PromptRenderer) -> None:
-    assert renderer.stop_token_ids == (200002, 200012)
-
-
 # --- long runs ---------------------------------------------------------------------------------
 
 RUNS = {
@@ -293,6 +295,41 @@ def test_no_long_run_reaches_the_encoder_in_one_piece(
     assert not any(end - start > 2 * MAX_RUN for p in pieces for start, end in long_runs(p))
     assert harmony.decode(tokens) == text
     assert control_tokens(harmony, tokens) == []
+
+
+WORDS = " word" * 1_000_000
+TOO_LONG = {
+    "one text": Conversation([UserMessage(WORDS)]),
+    "instructions": Conversation([], instructions=WORDS),
+    "many turns": Conversation([FunctionResult("f", WORDS[:1_000])] * 5_000),
+    "a description": Conversation([], tools=(FunctionTool("f", WORDS),)),
+    "parameters": Conversation([], tools=(FunctionTool("f", "", {"enum": [WORDS]}),)),
+    "many tools": Conversation([], tools=(FunctionTool("f", ""),) * 50_000),
+}
+
+
+@pytest.mark.parametrize("conversation", TOO_LONG.values(), ids=TOO_LONG)
+def test_what_is_far_too_long_is_not_encoded_to_its_end(
+    renderer: PromptRenderer, conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To its end, 64 MiB of emoji held the event loop for 33 s: every stream of it was lost."""
+    encode, encoded = renderer._encode, list[int]()
+
+    def record(text: str) -> list[int]:
+        encoded.append(len(text))
+        return encode(text)
+
+    monkeypatch.setattr(renderer, "_encode", record)
+    with pytest.raises(PromptTooLongError):
+        renderer.render(conversation, TODAY, 10_000)
+    assert sum(encoded) <= 2 * COUNTED_AT_ONCE
+
+
+def test_what_may_be_too_long_is_counted_right(renderer: PromptRenderer) -> None:
+    """Spaces have many characters a token; counting in pieces refuses nothing that fits."""
+    conversation = Conversation([UserMessage(" " * 300_000)])
+    tokens = renderer.render(conversation, TODAY)
+    assert renderer.render(conversation, TODAY, len(tokens)) == tokens
 
 
 PROSE = st.lists(

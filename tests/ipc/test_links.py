@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import zmq
 
 from ipc import codec
-from ipc.link import Link
+from ipc.link import MESSAGES_A_TURN, Link
 from ipc.listener import LOST, Listener, Lost
 from ipc.messages import (
     PROTOCOL_VERSION,
@@ -167,7 +168,9 @@ def test_an_earlier_life_is_refused_and_a_later_one_takes_over(
             async with Peer.connect(context, listener.address, Owner(0, 6)) as late:
                 await asyncio.to_thread(listener.poll, 5.0)
                 assert listener.receive() is None
-                assert isinstance(await late.message(), Refused)
+                refused = await late.message()
+                assert isinstance(refused, Refused)
+                assert not refused.permanent
             async with Peer.connect(context, listener.address, Owner(0, 8)):
                 assert await next_event(listener) == (Owner(0, 7), LOST)
                 assert (await next_event(listener))[0] == Owner(0, 8)
@@ -231,6 +234,22 @@ def test_rubbish_is_counted_and_kills_nothing(
     asyncio.run(scenario())
 
 
+def test_a_flood_of_rubbish_leaves_time_for_other_work(
+    context: "zmq.Context[zmq.Socket[bytes]]", serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipc.listener.REJECTIONS_A_CALL", 10)
+    listener = serve()
+    with context.socket(zmq.DEALER) as flooder:
+        flooder.linger = 0
+        flooder.connect(listener.address)
+        for _ in range(100):
+            flooder.send(b"rubbish")
+        while (before := listener.rejections.count) < 100:
+            listener.poll(0.1)
+            assert listener.receive() is None
+            assert listener.rejections.count - before <= 10
+
+
 def test_the_frontend_learns_of_a_lost_peer(
     context: "zmq.Context[zmq.Socket[bytes]]", serve: Serve
 ) -> None:
@@ -245,6 +264,58 @@ def test_the_frontend_learns_of_a_lost_peer(
             assert await peer.message() == Refused("last words")
             peer.link.send([b"into the void"])
             assert peer.link.unsent == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_connection_is_not_made_again_unasked(
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str
+) -> None:
+    """libzmq 4.3.5 aborts the process that does so while its receive queue is full."""
+
+    async def scenario() -> None:
+        first, second = (context.socket(zmq.ROUTER) for _ in range(2))
+        first.bind(address)
+        async with Peer.connect(context, address):
+            # The event loop is not given back: only ZeroMQ's own thread can act.
+            assert len(first.recv_multipart()) == 2
+            first.close(linger=0)
+            monitor = second.get_monitor_socket(zmq.EVENT_ACCEPTED)
+            second.bind(address)
+            accepted = monitor.poll(300)  # ZeroMQ's own delay is 100 ms
+        second.disable_monitor()
+        monitor.close()
+        second.close(linger=0)
+        assert not accepted
+
+    asyncio.run(scenario())
+
+
+def test_nobody_at_the_address_is_a_loss(
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str
+) -> None:
+    async def scenario() -> None:
+        async with Peer.connect(context, address) as peer:
+            assert await peer.lost.get() == "closed"
+
+    asyncio.run(scenario())
+
+
+def test_a_busy_peer_leaves_the_loop_to_others(
+    context: "zmq.Context[zmq.Socket[bytes]]", serve: Serve
+) -> None:
+    async def scenario() -> None:
+        listener = serve()
+        async with Peer.connect(context, listener.address) as peer:
+            await next_event(listener)
+            for _ in range(5 * MESSAGES_A_TURN):
+                listener.send(OWNER, [b"x"])
+            seen = {0}
+            while (received := peer.received.qsize()) < 5 * MESSAGES_A_TURN:
+                assert received - max(seen) <= 2 * MESSAGES_A_TURN
+                seen.add(received)
+                await asyncio.sleep(0)
+            assert len(seen) >= 3
 
     asyncio.run(scenario())
 
@@ -306,6 +377,67 @@ def test_addresses_must_be_safe(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
         with pytest.raises(SecurityError, match="longer"):
             Link(context, f"ipc://{tmp_path}/{'x' * 120}", OWNER, print, print)
+        with pytest.raises(SecurityError, match="longer"):
+            Link(context, f"ipc:///tmp/{'ü' * 60}", OWNER, print, print)
+        with pytest.raises(SecurityError, match="does not exist"):
+            Link(context, "ipc:///nonexistent/x", OWNER, print, print)
+
+    asyncio.run(scenario())
+
+
+def test_the_run_directory_lies_where_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Path(tempfile.gettempdir())
+    monkeypatch.chdir(tmp_path)
+    short = Path(tempfile.mkdtemp())
+    (tmp_path / "relative").mkdir()
+    long = short / ("x" * 60)
+    long.mkdir()
+    for given, parent in {
+        str(short): short,
+        "": usual,
+        "relative": usual,
+        "/nonexistent": usual,
+        "/dev/null": usual,
+        str(long): usual,
+    }.items():
+        monkeypatch.setenv("XDG_RUNTIME_DIR", given)
+        made = make_run_directory()
+        assert made.parent == parent
+        assert made.stat().st_mode & 0o777 == 0o700
+        made.rmdir()
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    with pytest.raises(SecurityError, match="TMPDIR"):
+        make_run_directory()
+    long.rmdir()
+    short.rmdir()
+
+
+def test_a_failing_callback_does_not_stop_what_comes_after(
+    context: "zmq.Context[zmq.Socket[bytes]]", serve: Serve
+) -> None:
+    async def scenario() -> None:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, told: failures.append(told["exception"])
+        )
+        listener = serve()
+        received: asyncio.Queue[bytes] = asyncio.Queue()
+
+        def receive(parts: list[bytes]) -> None:
+            received.put_nowait(parts[0])
+            raise ValueError(parts[0])
+
+        link = Link(context, listener.address, OWNER, receive, pytest.fail)
+        await next_event(listener)
+        for text in (b"1", b"2", b"3"):
+            listener.send(OWNER, [text])
+        await received.get()
+        assert [await received.get() for _ in range(3)] == [b"1", b"2", b"3"]
+        link.close()
+        assert [type(failure) for failure in failures] == [ValueError] * len(failures)
+        assert failures
 
     asyncio.run(scenario())
 

@@ -44,7 +44,7 @@ CHANGING_MEMBERS = {
 NOT_IN_SDK = {"presence_penalty", "frequency_penalty", "store", "reasoning", "name"}
 """Members that openai's types do not know: of the resource, Chat's `reasoning`, and the `name` that
 its earlier versions require in `response.function_call_arguments.done`."""
-CODES_NOT_IN_SDK = {"server_is_overloaded", "context_length_exceeded"}
+CODES_NOT_IN_SDK = {"overloaded", "context_length_exceeded"}
 """Error codes that Codex acts on."""
 
 

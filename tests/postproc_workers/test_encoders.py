@@ -292,8 +292,8 @@ def test_an_error_of_an_unstreamed_request_is_its_whole_body(output: Any) -> Non
 
 
 def test_codes_that_clients_act_on_are_told() -> None:
-    failure = Failure(503, "server_error", "server_is_overloaded", "Come back later.")
-    assert respond("", failure)["error"]["code"] == "server_is_overloaded"
+    failure = Failure(503, "server_error", "overloaded", "Come back later.")
+    assert respond("", failure)["error"]["code"] == "overloaded"
 
 
 @pytest.mark.parametrize("include_usage", [True, False])

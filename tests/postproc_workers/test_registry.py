@@ -43,18 +43,18 @@ class FailsAtPoison(PostProcessor):
     def feed(self, tokens: list[int]) -> None:
         if POISON in tokens:
             super().feed(tokens[: tokens.index(POISON)])
-            raise RuntimeError("a secret of the server")
+            raise RuntimeError("the glyph table is gone")
         super().feed(tokens)
 
 
 class FailsAtTheEnd(PostProcessor):
     def finish(self, finish: Finish, now: int) -> None:
-        raise RuntimeError("a secret of the server")
+        raise RuntimeError("the glyph table is gone")
 
 
 class FailsToFail(FailsAtPoison):
     def fail(self, failure: Failure, now: int) -> None:
-        raise RuntimeError("a secret of the server")
+        raise RuntimeError("the glyph table is gone")
 
 
 def opened(stream_id: int = 1, lease: int = 1, output: Any = RESPONSES) -> Open:
@@ -121,7 +121,7 @@ def test_what_came_before_an_exception_is_sent_and_numbered() -> None:
     response = read_responses_stream(bodies(start, end)).response
     assert response["output"][-1]["content"][0]["text"] == "Hi."
     assert only(end).terminal is not None
-    assert "secret" not in str(end)
+    assert "the glyph table is gone" in str(end)
 
 
 def test_an_exception_at_the_end_loses_nothing_either() -> None:
@@ -150,7 +150,7 @@ def test_exceptions_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     registry.step(OWNER, Step([Tokens(1, 1, 0, [POISON])]), 0)
     [record] = caplog.records
     assert record.levelno == logging.ERROR
-    assert "a secret of the server" in caplog.text
+    assert "the glyph table is gone" in caplog.text
 
 
 def test_lost_tokens_fail_the_stream_loudly() -> None:
@@ -229,7 +229,7 @@ def test_an_error_in_the_step_of_the_last_tokens_comes_after_them() -> None:
     error = ErrorResponse(1, 1, "overloaded", "No memory left.")
     outputs = registry.step(OWNER, Step([Tokens(1, 1, 0, encode(TURN))], (error,)), 0)
     response = read_responses_stream(bodies(start, outputs)).response
-    assert response["error"] == {"code": "server_is_overloaded", "message": "No memory left."}
+    assert response["error"] == {"code": "overloaded", "message": "No memory left."}
     assert response["output"][-1]["content"][0]["text"] == "Hi."
 
 
@@ -338,7 +338,7 @@ def test_what_was_mended_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
             "context_length_exceeded",
             Failure(400, "invalid_request_error", "context_length_exceeded", "m"),
         ),
-        ("overloaded", Failure(503, "server_error", "server_is_overloaded", "m")),
+        ("overloaded", Failure(503, "server_error", "overloaded", "m")),
         ("internal", Failure(500, "server_error", "server_error", "m")),
     ],
 )
@@ -350,4 +350,4 @@ def test_how_clients_see_the_frontends_errors() -> None:
     failed = frontend_failure(Fail(1, 1, "server_error", "m"))
     assert failed == Failure(500, "server_error", "server_error", "m")
     failed = frontend_failure(Fail(1, 1, "overloaded", "m"))
-    assert failed == Failure(503, "server_error", "server_is_overloaded", "m")
+    assert failed == Failure(503, "server_error", "overloaded", "m")

@@ -228,8 +228,12 @@ def test_mistakes_are_told_by_name_and_open_nothing(server: Server) -> None:
         assert (got, told["error"]["param"]) == (status, param), told
         assert told["error"]["type"] in ("invalid_request_error", "not_found_error")
     assert server.request("POST", RESPONSES, b"{rubbish")[0] == 400
-    assert server.request("GET", "/v1/nothing")[0] == 404
-    assert server.request("GET", RESPONSES)[0] == 405
+    for route, status, code in (
+        ("/v1/nothing", 404, "not_found"),
+        (RESPONSES, 405, "method_not_allowed"),
+    ):
+        got, text = server.get(route)
+        assert (got, json.loads(text)["error"]["code"]) == (status, code)
     assert opened == sum(v for k, v in server.metrics().items() if "streams_opened" in k)
 
 
@@ -251,6 +255,11 @@ def test_one_connection_many_requests(server: Server) -> None:
         assert reply.status == 200
         reply.read()
     connection.close()
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics"])
+def test_probes_may_ask_for_the_head_only(server: Server, path: str) -> None:
+    assert server.request("HEAD", path) == (200, "")
 
 
 def test_models(server: Server) -> None:

@@ -2,10 +2,12 @@
 
 import math
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,12 @@ import psutil
 import pytest
 
 from tests.processes.scripts import ENDLESS_TOKENS, Seed
-from tests.processes.test_generation import RESPONSES, connect, responses_body
+from tests.processes.test_generation import (
+    RESPONSES,
+    connect,
+    leave,
+    responses_body,
+)
 from tests.servers import Server, running
 
 
@@ -22,7 +29,8 @@ from tests.servers import Server, running
 def fresh(scripts: Path) -> Iterator[Server]:
     """A server of its own, with two workers."""
     arguments = ["--script", str(scripts), "--num-postprocess-workers", "2"]
-    with running(*arguments, "--served-model-name", "scripted", "--drain-seconds", "1") as server:
+    arguments += ["--drain-seconds", "1", "--keep-alive-seconds", "1"]
+    with running(*arguments, "--served-model-name", "scripted") as server:
         yield server
 
 
@@ -78,6 +86,16 @@ def has_moved_more(server: Server, before: float) -> bool:
     return server.metrics()["antiphon_frontend_streams_moved_total"] > before
 
 
+def test_an_idle_connection_is_closed_after_the_given_time(fresh: Server) -> None:
+    with socket.create_connection(("127.0.0.1", fresh.port), timeout=20) as client:
+        asked = time.monotonic()
+        client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        while client.recv(4096):
+            pass
+        assert 0.9 < time.monotonic() - asked < 20
+
+
 def test_a_killed_engine_ends_the_streams_with_an_error_and_comes_back(fresh: Server) -> None:
     client = endless(fresh)
     engine = fresh.child("engine.scripted")
@@ -115,6 +133,32 @@ def answers(server: Server) -> bool:
         return False
 
 
+def test_an_orderly_end_is_quiet_and_waits_for_no_sluggard(fresh: Server) -> None:
+    """One has sent half a request, one reads nothing of an endless stream."""
+    half = socket.create_connection(("127.0.0.1", fresh.port))
+    half.sendall(b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+    idle = socket.create_connection(("127.0.0.1", fresh.port))
+    unread = connect(fresh, RESPONSES, responses_body(Seed.ENDLESS, stream=True))
+    fresh.wait_until(lambda: fresh.metrics()["antiphon_frontend_streams_live"] == 1)
+    log = fresh.log
+    assert fresh.stop() == 0
+    assert fresh.log == log
+    for client in (half, idle, unread):
+        client.close()
+
+
+def test_a_client_that_leaves_amid_its_request_is_no_error(fresh: Server) -> None:
+    log = fresh.log
+    for last in (b"", b"Transfer-Encoding: chunked\r\n\r\nrubbish"):
+        client = socket.create_connection(("127.0.0.1", fresh.port))
+        head = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\n"
+        client.sendall(head + (last or b"Content-Length: 9\r\n\r\n{"))
+        leave(client, reset=not last)
+    for _ in range(2):
+        assert fresh.post(RESPONSES, responses_body(Seed.ANSWER))[0] == 200
+    assert "Traceback" not in fresh.log.removeprefix(log)
+
+
 def test_an_orderly_end_tells_the_clients(fresh: Server) -> None:
     client = endless(fresh)
     fresh.process.send_signal(signal.SIGTERM)
@@ -122,6 +166,16 @@ def test_an_orderly_end_tells_the_clients(fresh: Server) -> None:
     assert "response.failed" in rest
     assert "shutting down" in rest
     assert fresh.wait_until_ended() == 0
+
+
+def test_without_its_run_directory_it_ends_when_a_process_must_start_again(fresh: Server) -> None:
+    listen = next(word for word in fresh.child("engine.scripted").cmdline() if "ipc://" in word)
+    shutil.rmtree(Path(listen.removeprefix("ipc://")).parent)
+    assert fresh.post(RESPONSES, responses_body(Seed.ANSWER))[0] == 200
+    fresh.child("postproc_workers", "--worker", "0").kill()
+    assert fresh.wait_until_ended() == 1
+    assert "does not exist" in fresh.log
+    assert "Traceback" not in fresh.log
 
 
 def test_nothing_outlives_a_killed_supervisor(fresh: Server) -> None:
@@ -161,6 +215,16 @@ def test_what_cannot_start_says_why_and_ends(arguments: list[str], message: str)
     server = Server(arguments)
     assert server.wait_until_ended() != 0
     assert message in server.log.replace("\n", "")
+
+
+def test_a_port_that_is_taken_ends_the_start(scripts: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        arguments = ["--script", str(scripts), "--served-model-name", "scripted"]
+        server = Server([*arguments, "--port", str(taken.getsockname()[1])])
+        assert server.wait_until_ended() == 1
+    assert "already in use" in server.log
+    assert "is ready" not in server.log
+    assert "is closed" not in server.log
 
 
 def test_a_damaged_script_or_key_file_says_why_and_ends(scripts: Path, tmp_path: Path) -> None:

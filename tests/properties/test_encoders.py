@@ -24,7 +24,7 @@ FAILURES = st.builds(
     Failure,
     st.sampled_from((400, 500, 503)),
     st.sampled_from(("server_error", "invalid_request_error")),
-    st.sampled_from(("server_error", "server_is_overloaded", "context_length_exceeded")),
+    st.sampled_from(("server_error", "overloaded", "context_length_exceeded")),
     texts(),
 )
 STOPS = st.lists(st.text("aeé中 {", min_size=1, max_size=3), max_size=2).map(tuple)
