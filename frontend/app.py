@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from frontend.admin import admin_routes
 from frontend.errors import (
     ApiError,
     InvalidRequestError,
@@ -44,6 +45,7 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.service = make_service()
+        await app.state.service.start()
         yield
         await app.state.service.stop()
 
@@ -54,6 +56,7 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
     app.add_exception_handler(Exception, _unexpected_error)
     _add_generation_routes(app)
     _add_operation_routes(app)
+    app.include_router(admin_routes(_service))
     return app
 
 

@@ -4,16 +4,20 @@ import asyncio
 import logging
 import os
 import time
+import urllib.error
+import urllib.request
 from contextlib import closing
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.panel import Panel
+from rich.table import Table
 
 from frontend.keys import KeyFileError, append_key, make_key
 from frontend.settings import DEFAULT_KEEP_ALIVE_SECONDS, DEFAULT_MAX_STREAMS
@@ -29,6 +33,9 @@ app = typer.Typer(
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 _console = Console(stderr=True)
+
+workers = typer.Typer(help="Post-processing workers of a running server.", no_args_is_help=True)
+app.add_typer(workers, name="workers")
 
 DEMO = "demo"
 KEY_FILE = Path("api-keys.jsonl")
@@ -128,6 +135,15 @@ def serve(
             dir_okay=False,
         ),
     ] = None,
+    admin_keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of keys for /admin, made by [bold]antiphon keys add[/]. [dim]Default: on "
+            "a loopback address no key is needed, elsewhere /admin is off.[/]",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     max_streams: Annotated[
         int, typer.Option(help="Most requests at once; more are answered 503.", min=1)
     ] = DEFAULT_MAX_STREAMS,
@@ -164,6 +180,7 @@ def serve(
         host=host,
         port=port,
         api_keys=api_keys,
+        admin_keys=admin_keys,
         max_streams=max_streams,
         drain_seconds=drain_seconds,
         keep_alive_seconds=keep_alive_seconds,
@@ -197,6 +214,63 @@ def add_key(
         _console.print(f"[bold red]Error:[/] {error}")
         raise typer.Exit(1) from error
     print(plain)  # noqa: T201
+
+
+Url = Annotated[str, typer.Option(help="The server's address.")]
+AdminKey = Annotated[
+    str | None,
+    typer.Option(help="An admin key, if the server wants one.", envvar="ANTIPHON_ADMIN_KEY"),
+]
+LOCAL = "http://127.0.0.1:8000"
+
+
+@workers.command("list")
+def list_workers(url: Url = LOCAL, admin_key: AdminKey = None) -> None:
+    """Show the workers and how many streams each has."""
+    _show_workers(url, admin_key, None)
+
+
+@workers.command("set")
+def set_workers(
+    count: Annotated[int, typer.Argument(help="How many there are to be.", min=1, max=64)],
+    url: Url = LOCAL,
+    admin_key: AdminKey = None,
+) -> None:
+    """Start or end workers while the server serves; no stream is lost."""
+    _show_workers(url, admin_key, {"workers": count})
+
+
+@workers.command("drain")
+def drain_worker(
+    worker: Annotated[int, typer.Argument(help="The worker's number.", min=0)],
+    url: Url = LOCAL,
+    admin_key: AdminKey = None,
+) -> None:
+    """Move a worker's streams to the others and end it."""
+    _show_workers(url, admin_key, {"drain": worker})
+
+
+def _show_workers(url: str, admin_key: str | None, body: dict[str, int] | None) -> None:
+    address = f"{url}/admin/postprocess-workers"
+    asked = urllib.request.Request(address)  # noqa: S310  the operator gave the address
+    if admin_key is not None:
+        asked.add_header("authorization", f"Bearer {admin_key}")
+    if body is not None:
+        asked.data = msgspec.json.encode(body)
+    try:
+        with urllib.request.urlopen(asked) as reply:  # noqa: S310
+            told = msgspec.json.decode(reply.read())
+    except urllib.error.HTTPError as error:
+        reason = msgspec.json.decode(error.read())["error"]["message"]
+        _console.print(f"[bold red]Error:[/] {reason}")
+        raise typer.Exit(1) from error
+    except OSError as error:
+        _console.print(f"[bold red]Error:[/] {url}: {error}")
+        raise typer.Exit(1) from error
+    table = Table("worker", "up", "streams")
+    for worker in told["workers"]:
+        table.add_row(*(str(worker[column]) for column in ("worker", "up", "streams")))
+    Console().print(table)
 
 
 def _given(option: str, value: int | None) -> list[str]:

@@ -67,12 +67,12 @@ class ServiceCollector(Collector):
         )
         up = GaugeMetricFamily("antiphon_up", "Whether a process is connected.", labels=["process"])
         up.add_metric(["engine"], float(self._service.engine.info is not None))
-        for worker in range(len(self._service.pool.load)):
+        for worker in self._service.pool.load:
             up.add_metric([f"worker {worker}"], float(worker in self._service.pool.up))
         yield up
 
     def _workers(self) -> Iterator[Metric]:
-        known = [(str(w), s) for w, s in enumerate(self._service.pool.status) if s is not None]
+        known = [(str(w), s) for w, s in self._service.pool.status.items() if s is not None]
         live = GaugeMetricFamily(
             "antiphon_worker_streams_live", "Streams whose state is held.", labels=["worker"]
         )

@@ -88,6 +88,7 @@ async def serve(settings: FrontendSettings) -> str | None:
     listening = listen(settings.host, settings.port)
     renderer = PromptRenderer()
     keys = KeyRing.load(Path(settings.api_keys)) if settings.api_keys else None
+    admin_keys = KeyRing.load(Path(settings.admin_keys)) if settings.admin_keys else None
     curve_key = CurveKey.load(Path(settings.curve_key)) if settings.curve_key else None
     refusals: list[str] = []
 
@@ -98,7 +99,11 @@ async def serve(settings: FrontendSettings) -> str | None:
     services: list[Service] = []
 
     def make_service() -> Service:
-        services.append(Service(settings, renderer, refused, keys=keys, curve_key=curve_key))
+        services.append(
+            Service(
+                settings, renderer, refused, keys=keys, admin_keys=admin_keys, curve_key=curve_key
+            )
+        )
         return services[0]
 
     async def drain() -> None:

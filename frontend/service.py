@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import zmq
 
@@ -11,6 +12,7 @@ from frontend.engine_client import EngineClient
 from frontend.errors import OverloadedError
 from frontend.keys import KeyRing
 from frontend.prompt import PromptRenderer
+from frontend.resizing import Resizer
 from frontend.settings import FrontendSettings
 from frontend.streams import Streams
 from ipc.messages import EngineInfo, Output, Owner, Released
@@ -37,11 +39,13 @@ class Service:
         refused: Callable[[str], None],
         *,
         keys: KeyRing | None = None,
+        admin_keys: KeyRing | None = None,
         curve_key: CurveKey | None = None,
     ) -> None:
         self.settings = settings
         self.renderer = renderer
         self.keys = keys
+        self.admin_keys = admin_keys
         self.draining = False
         self._refused = refused
         owner = Owner(0, time.time_ns())
@@ -53,7 +57,15 @@ class Service:
         )
         self.engine = EngineClient(self._context, settings.engine, owner, self, key=curve_key)
         self.streams = Streams(self.pool, self.engine, settings.max_streams)
+        self.resizer: Resizer | None = None
+        if isinstance(self.pool, LinkedPool) and settings.control is not None:
+            self.resizer = Resizer(self.pool, self.streams, Path(settings.control))
         self._heart = asyncio.get_running_loop().create_task(self._beat())
+
+    async def start(self) -> None:
+        """Find the workers that there are by now. Raises ControlError."""
+        if self.resizer is not None:
+            await self.resizer.adopt()
 
     @property
     def ready(self) -> bool:

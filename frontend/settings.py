@@ -12,11 +12,13 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a frontend process needs. Addresses are ipc:// or tcp://."""
 
     engine: str
-    workers: tuple[str, ...]
+    workers: dict[int, str]
+    control: str | None = None
     host: str = "127.0.0.1"
     port: int = 8000
     curve_key: str | None = None
     api_keys: str | None = None
+    admin_keys: str | None = None
     max_streams: int = DEFAULT_MAX_STREAMS
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS

@@ -44,7 +44,7 @@ POISON = "processing this response has ended two workers"
 class Workers(Protocol):
     """What streams need of a pool."""
 
-    load: list[int]
+    load: dict[int, int]
 
     @property
     def up(self) -> list[int]: ...

@@ -14,10 +14,20 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import msgspec
 
+from frontend.control import (
+    Refusal,
+    Reply,
+    Request,
+    StartWorker,
+    StopWorker,
+    Workers,
+    serve_control,
+)
 from frontend.settings import DEFAULT_KEEP_ALIVE_SECONDS, FrontendSettings
 from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT
 from ipc.security import CurveKey, SecurityError, make_run_directory
@@ -41,6 +51,7 @@ class RunSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: Path | None = None
+    admin_keys: Path | None = None
     max_streams: int = 4096
     drain_seconds: float = 30.0
     keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS
@@ -60,27 +71,29 @@ class Child:
         self.starts = 0
         self.process: asyncio.subprocess.Process | None = None
         self._arguments = [sys.executable, "-m", *arguments, WATCH_PARENT]
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     async def keep(self) -> None:
         """Run until stopped. Raises StartError if the process gives up on its configuration."""
         delay = FIRST_RESTART_SECONDS
-        while not self._stopping:
+        while not self._stopping.is_set():
             started = time.monotonic()
             status = await self._run()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if status == EXIT_CONFIGURATION:
                 raise StartError(f"{self.name} cannot start; its message is above")
             if time.monotonic() - started > STEADY_SECONDS:
                 delay = FIRST_RESTART_SECONDS
             _logger.error("%s ended with status %d; starting it again", self.name, status)
-            await asyncio.sleep(delay)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._stopping.wait()
             delay = min(2 * delay, LONGEST_RESTART_SECONDS)
 
     async def stop(self, patience: float = STOP_SECONDS) -> None:
         """End it: by SIGTERM, and after `patience` seconds by SIGKILL."""
-        self._stopping = True
+        self._stopping.set()
         if self.process is None or self.process.returncode is not None:
             return
         with suppress(ProcessLookupError):
@@ -94,7 +107,7 @@ class Child:
             await self.process.wait()
 
     def kill(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         if self.process is not None:
             with suppress(ProcessLookupError):
                 self.process.kill()
@@ -125,47 +138,37 @@ class Supervisor:
         self._signals = 0
         self._stop_asked = asyncio.Event()
         key = self._make_key() if settings.tcp else None
-        secured = ["--curve-key", str(key)] if key else []
-        level = ["--log-level", settings.log_level]
+        self._common = ["--curve-key", str(key)] if key else []
+        self._common += ["--log-level", settings.log_level]
+        self._group: asyncio.TaskGroup | None = None
+        self.workers: dict[int, Child] = {}
+        self._addresses: dict[int, str] = {}
         engine = self._address("engine")
-        workers = tuple(self._address(f"worker-{w}") for w in range(settings.workers))
+        for number in range(settings.workers):
+            self._add_worker(number)
         frontend = FrontendSettings(
             engine=engine,
-            workers=workers,
+            workers=self._addresses,
+            control=str(self._control) if settings.workers else None,
             host=settings.host,
             port=settings.port,
             curve_key=str(key) if key else None,
             api_keys=str(settings.api_keys) if settings.api_keys else None,
+            admin_keys=str(settings.admin_keys) if settings.admin_keys else None,
             max_streams=settings.max_streams,
             drain_seconds=settings.drain_seconds,
             keep_alive_seconds=settings.keep_alive_seconds,
             log_level=settings.log_level,
         )
         told = msgspec.json.encode(frontend).decode()
-        self.engine = Child(
-            "engine", [*settings.engine_arguments, "--listen", engine, *secured, *level]
-        )
-        self.workers = [
-            Child(
-                f"worker {number}",
-                [
-                    "postproc_workers",
-                    "--listen",
-                    address,
-                    "--worker",
-                    f"{number}",
-                    *secured,
-                    *level,
-                ],
-            )
-            for number, address in enumerate(workers)
-        ]
+        arguments = [*settings.engine_arguments, "--listen", engine, *self._common]
+        self.engine = Child("engine", arguments)
         self.frontend = Child("frontend", ["frontend.server", "--settings", told])
 
     @property
     def children(self) -> list[Child]:
         """In the order of their end: first whoever sends work to the others."""
-        return [self.frontend, self.engine, *self.workers]
+        return [self.frontend, self.engine, *self.workers.values()]
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT; the second of them kills at once. Raises StartError."""
@@ -173,9 +176,13 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         try:
-            async with asyncio.TaskGroup() as group:
-                keepers = [group.create_task(child.keep()) for child in self.children]
-                group.create_task(self._stop_when_asked(keepers))
+            async with (
+                await serve_control(self._control, self._carry_out),
+                asyncio.TaskGroup() as self._group,
+            ):
+                for child in self.children:
+                    self._group.create_task(child.keep())
+                self._group.create_task(self._stop_when_asked())
         except* StartError as failed:
             raise StartError(str(failed.exceptions[0])) from failed
         finally:
@@ -188,12 +195,35 @@ class Supervisor:
         """Ask for an orderly end."""
         self._stop_asked.set()
 
-    async def _stop_when_asked(self, keepers: Sequence[asyncio.Task[None]]) -> None:
+    async def _stop_when_asked(self) -> None:
         await self._stop_asked.wait()
         await self.frontend.stop(patience=self._settings.drain_seconds + STOP_SECONDS)
         await asyncio.gather(*(child.stop() for child in self.children))
-        for keeper in keepers:
-            keeper.cancel()
+
+    async def _carry_out(self, request: Request) -> Reply:
+        """What the frontend asks for: workers, started and ended while serving."""
+        match request:
+            case StartWorker():
+                number = next(n for n in count() if n not in self.workers)
+                self._add_worker(number)
+                assert self._group is not None
+                self._group.create_task(self.workers[number].keep())
+            case StopWorker(number):
+                if number not in self.workers:
+                    return Refusal(f"there is no worker {number}")
+                del self._addresses[number]
+                await self.workers.pop(number).stop()
+        return Workers(self._addresses)
+
+    def _add_worker(self, number: int) -> None:
+        address = self._addresses[number] = self._address(f"worker-{number}")
+        place = ["--listen", address, "--worker", f"{number}"]
+        arguments = ["postproc_workers", *place, *self._common]
+        self.workers[number] = Child(f"worker {number}", arguments)
+
+    @property
+    def _control(self) -> Path:
+        return self._directory / "control"
 
     def _signalled(self) -> None:
         self._signals += 1

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,10 +55,10 @@ class Pool(ABC):
     """Workers by number. `load` is the frontend's own count of the streams it has on each;
     `refused` says why a worker cannot be connected to for good, if one cannot."""
 
-    def __init__(self, workers: int) -> None:
-        self.load = [0] * workers
+    def __init__(self) -> None:
+        self.load: dict[int, int] = {}
         self.refused: str | None = None
-        self.status: list[WorkerStatus | None] = [None] * workers
+        self.status: dict[int, WorkerStatus | None] = {}
 
     @property
     @abstractmethod
@@ -90,7 +90,8 @@ class InlinePool(Pool):
     """One registry in this process. Output comes with the next turn of the event loop."""
 
     def __init__(self, owner: Owner, events: PoolEvents) -> None:
-        super().__init__(workers=1)
+        super().__init__()
+        self.load[0], self.status[0] = 0, None
         self.registry = Registry()
         self.rejections = Rejections("inline worker")
         self._owner = owner
@@ -132,53 +133,91 @@ class InlinePool(Pool):
 
 @dataclass(slots=True)
 class _Connection:
-    """One worker's link; `up` once it has answered our Hello."""
+    """One worker's link; `answered` is set while it has answered our Hello."""
 
+    address: str
     link: Link | None = None
-    up: bool = False
+    retired: bool = False
     unanswered: int = 0
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
     refreshed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def up(self) -> bool:
+        return self.answered.is_set() and not self.retired
+
+    def leave(self) -> None:
+        if self.link is not None:
+            self.link.send((codec.encode(Goodbye()),))
+            self.link.close(linger=1.0)
+            self.link = None
+        self.answered.clear()
 
 
 class LinkedPool(Pool):
-    """Worker processes at `addresses`, by number; lost ones are connected to again."""
+    """Worker processes at `addresses`, by number; lost ones are connected to again.
+
+    Workers can be added and removed at any time.
+    """
 
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
-        addresses: Sequence[str],
+        addresses: Mapping[int, str],
         owner: Owner,
         events: PoolEvents,
         *,
         key: security.CurveKey | None = None,
     ) -> None:
-        super().__init__(workers=len(addresses))
+        super().__init__()
         self.rejections = Rejections("workers")
         self._context = context
-        self._addresses = addresses
         self._owner = owner
         self._events = events
         self._key = key
         self._loop = asyncio.get_running_loop()
-        self._connections = [_Connection() for _ in addresses]
-        self._closed = False
-        for worker in range(len(addresses)):
-            self._connect(worker)
+        self._connections: dict[int, _Connection] = {}
+        for worker, address in addresses.items():
+            self.add(worker, address)
 
     @property
     def up(self) -> list[int]:
-        return [number for number, c in enumerate(self._connections) if c.up]
+        return [number for number, c in self._connections.items() if c.up]
+
+    def add(self, worker: int, address: str) -> None:
+        """Connect to one more worker."""
+        self.load[worker], self.status[worker] = 0, None
+        self._connections[worker] = _Connection(address)
+        self._connect(worker)
+
+    def retire(self, worker: int) -> None:
+        """Give a worker no more streams, though it is still there for those that it has."""
+        self._connections[worker].retired = True
+
+    def remove(self, worker: int) -> None:
+        """Take leave of a worker that has no streams."""
+        connection = self._connections.pop(worker)
+        del self.load[worker], self.status[worker]
+        connection.leave()
+
+    async def wait_until_up(self, worker: int, timeout: float) -> bool:
+        """Whether a worker answers within `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._connections[worker].answered.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def send(self, worker: int, message: Open | Fail | Abort) -> None:
         self.forward(worker, codec.encode(message))
 
     def forward(self, worker: int, frame: bytes) -> None:
-        if 0 <= worker < len(self._connections):
-            link = self._connections[worker].link
-            if link is not None:
-                link.send((frame,))
-        else:
-            self.rejections.add(f"a step for worker {worker}, which there is not")
+        connection = self._connections.get(worker)
+        if connection is None:
+            self.rejections.add(f"a message for worker {worker}, which there is not")
+        elif connection.link is not None:
+            connection.link.send((frame,))
 
     async def refresh(self, timeout: float) -> None:
         waiting = [self._connections[worker].refreshed for worker in self.up]
@@ -205,21 +244,17 @@ class LinkedPool(Pool):
             self.forward(worker, codec.encode(Heartbeat()))
 
     def close(self) -> None:
-        self._closed = True
-        for connection in self._connections:
-            if connection.link is not None:
-                connection.link.send((codec.encode(Goodbye()),))
-                connection.link.close(linger=1.0)
-                connection.link = None
-                connection.up = False
+        for worker in list(self._connections):
+            self.remove(worker)
 
     def _connect(self, worker: int) -> None:
-        if self._closed:
+        connection = self._connections.get(worker)
+        if connection is None:
             return
         try:
-            self._connections[worker].link = Link(
+            connection.link = Link(
                 self._context,
-                self._addresses[worker],
+                connection.address,
                 self._owner,
                 lambda parts: self._receive(worker, parts[-1]),
                 lambda reason: self._lost(worker, reason),
@@ -245,7 +280,7 @@ class LinkedPool(Pool):
                 self._connections[worker].unanswered = 0
                 self._connections[worker].refreshed.set()
             case WorkerInfo():
-                self._connections[worker].up = True
+                self._connections[worker].answered.set()
                 self._connections[worker].unanswered = 0
                 self._events.worker_up(worker)
             case Refused():
@@ -261,8 +296,9 @@ class LinkedPool(Pool):
 
     def _lost(self, worker: int, reason: str) -> None:
         connection = self._connections[worker]
-        was_up = connection.up
-        connection.link, connection.up = None, False
+        was_up = connection.answered.is_set()
+        connection.link = None
+        connection.answered.clear()
         connection.refreshed.set()
         self.status[worker] = None
         self._loop.call_later(RECONNECT_SECONDS, self._connect, worker)

@@ -46,7 +46,7 @@ class Setting:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", directory: Path) -> None:
         self.events = Events()
         self.address = f"ipc://{directory}/worker"
-        self.pool = LinkedPool(context, [self.address], OWNER, self.events)
+        self.pool = LinkedPool(context, {0: self.address}, OWNER, self.events)
         self.context = context
 
     def listen(self) -> Listener[FrontendToWorker]:
@@ -77,7 +77,7 @@ async def setting() -> AsyncIterator[Setting]:
 def test_an_address_that_must_not_be_used_is_told() -> None:
     async def scenario() -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        pool = LinkedPool(context, ["ipc:///nonexistent/worker"], OWNER, Events())
+        pool = LinkedPool(context, {0: "ipc:///nonexistent/worker"}, OWNER, Events())
         assert pool.refused == "/nonexistent does not exist"
         pool.close()
         context.term()
@@ -126,7 +126,7 @@ def test_any_answer_starts_the_count_again() -> None:
             for _ in range(UNANSWERED_HEARTBEATS):
                 given.pool.heartbeat()
             listener.send(OWNER, [codec.encode(STATUS)])
-            while given.pool.status != [STATUS]:
+            while given.pool.status != {0: STATUS}:
                 await asyncio.sleep(0)
             given.pool.heartbeat()
             assert given.pool.up == [0]

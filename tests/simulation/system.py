@@ -103,7 +103,7 @@ class SimulatedPool:
     """The frontend's side of the workers."""
 
     def __init__(self, workers: int) -> None:
-        self.load = [0] * workers
+        self.load = dict.fromkeys(range(workers), 0)
         self.connections: list[Channel[ToWorker] | None] = [None] * workers
         self.answered = [False] * workers
 

@@ -1,0 +1,73 @@
+"""Changes the number of workers while serving: no stream is lost by it."""
+
+import asyncio
+from pathlib import Path
+
+from frontend.control import ListWorkers, StartWorker, StopWorker, ask
+from frontend.streams import Streams
+from postproc_workers.pool import LinkedPool
+
+START_SECONDS = 30.0
+
+
+class ResizeError(Exception):
+    """The pool cannot be changed so."""
+
+
+class Resizer:
+    """Has the supervisor start and end workers, and moves the streams of those that go.
+
+    One change at a time. The methods raise ResizeError and ControlError.
+    """
+
+    def __init__(self, pool: LinkedPool, streams: Streams, control: Path) -> None:
+        self._pool = pool
+        self._streams = streams
+        self._control = control
+        self._changing = asyncio.Lock()
+
+    async def adopt(self) -> None:
+        """Connect to the workers that there are: more or fewer than when the run was started."""
+        async with self._changing:
+            addresses = await ask(self._control, ListWorkers())
+            for worker in list(self._pool.load):
+                if worker not in addresses:
+                    self._leave(worker)
+            for worker, address in addresses.items():
+                if worker not in self._pool.load:
+                    self._pool.add(worker, address)
+
+    async def set_count(self, workers: int) -> None:
+        """Start or drain as many workers as it takes."""
+        if workers < 1:
+            raise ResizeError("at least one worker is needed")
+        async with self._changing:
+            while len(self._pool.load) < workers:
+                await self._start()
+            while len(self._pool.load) > workers:
+                await self._drain(max(self._pool.load))
+
+    async def drain(self, worker: int) -> None:
+        """Move a worker's streams to the others, and end it."""
+        async with self._changing:
+            await self._drain(worker)
+
+    async def _start(self) -> None:
+        addresses = await ask(self._control, StartWorker())
+        [worker] = addresses.keys() - self._pool.load.keys()
+        self._pool.add(worker, addresses[worker])
+        if not await self._pool.wait_until_up(worker, START_SECONDS):
+            raise ResizeError(f"worker {worker} did not come up in {START_SECONDS:.0f} s")
+
+    async def _drain(self, worker: int) -> None:
+        if worker not in self._pool.load:
+            raise ResizeError(f"there is no worker {worker}")
+        if not [other for other in self._pool.up if other != worker]:
+            raise ResizeError("no other worker is up to take its streams")
+        self._leave(worker)
+        await ask(self._control, StopWorker(worker))
+
+    def _leave(self, worker: int) -> None:
+        self._pool.retire(worker)
+        self._streams.worker_drained(worker)
+        self._pool.remove(worker)
