@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
-.PHONY: serve test lint format bench clean
+.PHONY: serve test lint format bench soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
@@ -24,6 +24,12 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.postproc
+
+soak: $(STAMP)
+	$(BIN)/python -m bench.soak
+
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation --seeds 1000
 
 clean:
 	rm -rf $(VENV)

@@ -31,8 +31,9 @@ BASE_URL = "http://127.0.0.1:{}"
 CONCURRENCY = 48
 WARM_UP_SHARE = 0.25
 """Memory is compared with what it is after this share of the streams."""
-SLOPE_BYTES = 40_000
-"""Bytes that a process may grow for 1,000 streams: less than one forgotten stream's state each."""
+SLOPE_BYTES = 200_000
+"""Bytes that a process may grow for 1,000 streams: far less than a forgotten state each would be
+(44 KiB in the servers that this one is to replace), and more than what malloc keeps to itself."""
 
 
 def write_scripts(path: Path) -> None:
@@ -101,7 +102,9 @@ def judge(reply: str, seed: int, responses: bool, streaming: bool, outcome: Outc
     """Count how a reply ended; one that is not whole is broken."""
     text = re.sub(r"\r\n[0-9a-f]+\r\n", "", reply.replace("\r\n\r\n", "\r\n0\r\n", 1))
     failed = "the executor failed" in reply
-    if seed == 2 and failed:
+    if reply.startswith("HTTP/1.1 503"):
+        outcome.ended["turned away, no worker was up"] += 1
+    elif seed == 2 and failed:
         outcome.ended["failed by the executor"] += 1
     elif "has ended two workers" in reply:
         outcome.ended["failed as a suspect of two killed workers"] += 1
@@ -133,8 +136,11 @@ def memory(server: psutil.Process) -> dict[str, tuple[int, int]]:
     return found
 
 
-async def soak(streams: int, workers: int, kill_every: float, port: int, pid: int) -> bool:
-    """Run all streams; prints what came of them and returns whether all is well."""
+async def soak(
+    streams: int, workers: int, kill_every: float, port: int, pid: int
+) -> tuple[bool, bool]:
+    """Run all streams and print what came of them; returns whether every stream ended well and
+    nothing is held, and whether a process grew."""
     source, outcome = random.Random(0), Outcome()
     server = psutil.Process(pid)
     limit = asyncio.Semaphore(CONCURRENCY)
@@ -173,7 +179,7 @@ async def soak(streams: int, workers: int, kill_every: float, port: int, pid: in
     print(f"streams moved to another worker: {moved:.0f}; held at the end: {rest}")
     for text in outcome.broken[:3]:
         print("BROKEN", text)
-    return not (outcome.broken or any(rest.values()) or grown)
+    return not (outcome.broken or any(rest.values())), grown
 
 
 def held(port: int) -> dict[str, float]:
@@ -210,7 +216,12 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--kill-every", type=float, default=5.0, help="seconds")
+    parser.add_argument(
+        "--short", action="store_true", help="600 streams, a kill every 0.5 s, memory not judged"
+    )
     options = parser.parse_args()
+    if options.short:
+        options.streams, options.kill_every = 600, 0.5
     with tempfile.TemporaryDirectory() as directory, socket.socket() as probe:
         scripts = Path(directory) / "scripts.json"
         write_scripts(scripts)
@@ -227,13 +238,13 @@ def main() -> None:
                 sys.exit("the server did not start")
         threading.Thread(target=server.stderr.read).start()
         try:
-            well = asyncio.run(
+            well, grown = asyncio.run(
                 soak(options.streams, options.workers, options.kill_every, port, server.pid)
             )
         finally:
             server.terminate()
             server.wait(60)
-    sys.exit(0 if well else 1)
+    sys.exit(0 if well and (options.short or not grown) else 1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 listens on a loopback address only; on a public address they are then switched off."""
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from fastapi import APIRouter, Depends, Request
@@ -39,11 +39,11 @@ def listens_on_loopback(settings: FrontendSettings) -> bool:
         return False
 
 
-def admin_routes(service_of: Callable[[Request], Service]) -> APIRouter:
+def admin_routes(service_of: Callable[[Request], Awaitable[Service]]) -> APIRouter:
     """The routes; `service_of` finds the service of a request."""
 
-    def admitted(request: Request) -> Service:
-        service = service_of(request)
+    async def admitted(request: Request) -> Service:
+        service = await service_of(request)
         if service.admin_keys is not None:
             service.admin_keys.tenant_of(request.headers.get("authorization"))
         elif not listens_on_loopback(service.settings):

@@ -60,7 +60,10 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
     return app
 
 
-def _service(request: Request) -> Service:
+# Dependencies are coroutines throughout: FastAPI runs plain functions in threads.
+
+
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
@@ -68,7 +71,7 @@ def _service(request: Request) -> Service:
 TheService = Annotated[Service, Depends(_service)]
 
 
-def _tenant(request: Request, service: TheService) -> str:
+async def _tenant(request: Request, service: TheService) -> str:
     """The tenant whose key the request carries; the anonymous one if no keys are configured."""
     if service.keys is None:
         return ANONYMOUS
