@@ -101,12 +101,9 @@ class ModelCore:
         self._ledger.hello(owner)
 
     def add(self, owner: Owner, request: GenerationRequest) -> None:
-        replaced = self._ledger.find(owner, request.stream_id)
-        entry = self._ledger.open(owner, request)
+        entry = self._ledger.open(owner, request, drop=self._scheduler.remove)
         if entry is None:
             return
-        if replaced is not None and replaced.sequence is not None:
-            self._scheduler.remove(replaced.sequence)
         try:
             check_request(request, self.info)
             if len(self._scheduler.waiting) >= self._max_waiting:

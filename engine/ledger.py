@@ -5,6 +5,7 @@ kept until the frontend cancels the stream, also when the sequence has ended, so
 said again to another worker: a worker may die between the last token and the last byte.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
@@ -59,13 +60,19 @@ class Ledger(Generic[S]):
         """Make room for an owner."""
         self._entries.setdefault(owner, {})
 
-    def open(self, owner: Owner, request: GenerationRequest) -> Entry[S] | None:
+    def open(
+        self, owner: Owner, request: GenerationRequest, drop: Callable[[S], None]
+    ) -> Entry[S] | None:
         """A new entry, without a sequence yet; None if the request's lease is not new.
 
-        Of an earlier entry of this stream nothing must be left: see `close`.
+        It replaces an earlier entry of the stream, whose sequence, if it still has one, is handed
+        to `drop`.
         """
         if not self._is_new(owner, request.lease):
             return None
+        replaced = self.close(owner, request.stream_id)
+        if replaced is not None:
+            drop(replaced)
         entry = Entry[S](owner, request.stream_id, request.lease, request.worker)
         self._entries.setdefault(owner, {})[request.stream_id] = entry
         return entry

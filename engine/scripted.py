@@ -127,6 +127,10 @@ class Replay:
     said: int = 0
     live: bool = True
 
+    def stop(self) -> None:
+        """Say nothing more."""
+        self.live = False
+
     def next_tokens(self) -> list[int]:
         """The tokens of the next step, which count as said."""
         start, size = self.said, len(self.tokens)
@@ -155,12 +159,9 @@ class ScriptedCore:
         self._ledger.hello(owner)
 
     def add(self, owner: Owner, request: GenerationRequest) -> None:
-        replaced = self._ledger.find(owner, request.stream_id)
-        entry = self._ledger.open(owner, request)
+        entry = self._ledger.open(owner, request, drop=Replay.stop)
         if entry is None:
             return
-        if replaced is not None and replaced.sequence is not None:
-            replaced.sequence.live = False
         try:
             check_request(request, self.info)
             replay = _replay(entry, request, self._script(request))
@@ -174,19 +175,19 @@ class ScriptedCore:
     def cancel(self, owner: Owner, stream_id: int, lease: int) -> None:
         replay = self._ledger.close(owner, stream_id, lease)
         if replay is not None:
-            replay.live = False
+            replay.stop()
 
     def reassign(self, owner: Owner, message: Reassign) -> None:
         self._ledger.reassign(owner, message)
 
     def owner_lost(self, owner: Owner) -> None:
         for replay in self._ledger.forget(owner):
-            replay.live = False
+            replay.stop()
 
     def shut_down(self) -> None:
         for entry in self._ledger.live():
             if entry.sequence is not None:
-                entry.sequence.live = False
+                entry.sequence.stop()
             self._ledger.say_error(entry, "overloaded", SHUTTING_DOWN)
 
     def wait(self) -> float | None:
@@ -241,10 +242,10 @@ class ScriptedCore:
             self._ledger.say(replay.entry, ids, finish)
         error = replay.error
         if complete and error is not None and (error.with_tokens or not ids):
-            replay.live = False
+            replay.stop()
             self._ledger.say_error(replay.entry, error.code, error.message)
         elif finish is not None:
-            replay.live = False
+            replay.stop()
         elif not complete or error is not None:
             self._schedule(replay, at + replay.script.interval)
 

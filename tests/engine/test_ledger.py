@@ -16,7 +16,7 @@ def ledger() -> Ledger[str]:
 
 @pytest.fixture
 def entry(ledger: Ledger[str]) -> Entry[str]:
-    entry = ledger.open(OWNER, make_request(stream_id=1))
+    entry = ledger.open(OWNER, make_request(stream_id=1), drop=print)
     assert entry is not None
     entry.sequence = "running"
     return entry
@@ -68,6 +68,15 @@ def test_a_cancelled_stream_is_not_known_any_more(ledger: Ledger[str], entry: En
     ledger.take()
     ledger.reassign(OWNER, MOVE)
     assert ledger.take()[OWNER, 3].errors == (ErrorResponse(1, 9, "internal", UNKNOWN_STREAM),)
+
+
+def test_a_newer_request_replaces_its_stream(ledger: Ledger[str], entry: Entry[str]) -> None:
+    dropped: list[str] = []
+    newer = ledger.open(OWNER, make_request(stream_id=1, lease=2), drop=dropped.append)
+    assert ledger.find(OWNER, 1) is newer
+    assert dropped == ["running"]
+    assert ledger.open(OWNER, make_request(stream_id=1, lease=2), drop=dropped.append) is None
+    assert dropped == ["running"]
 
 
 def test_a_late_move_or_cancel_changes_nothing(ledger: Ledger[str], entry: Entry[str]) -> None:
