@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,9 +131,11 @@ def memory(server: psutil.Process) -> dict[str, tuple[int, int]]:
     """Each process's id and own memory in bytes, by what it is."""
     found = {}
     for child in server.children():
-        words = child.cmdline()
-        name = words[2] + (f" {words[words.index('--worker') + 1]}" if "--worker" in words else "")
-        found[name] = (child.pid, child.memory_full_info().uss)
+        # A worker may be killed at this very moment.
+        with suppress(psutil.NoSuchProcess, IndexError):
+            words = child.cmdline()
+            number = f" {words[words.index('--worker') + 1]}" if "--worker" in words else ""
+            found[words[2] + number] = (child.pid, child.memory_full_info().uss)
     return found
 
 
@@ -160,9 +163,9 @@ async def soak(
         nonlocal kills
         while True:
             await asyncio.sleep(kill_every)
-            victims = [c for c in server.children() if "postproc_workers" in c.cmdline()]
-            if victims:
-                source.choice(victims).kill()
+            with suppress(psutil.NoSuchProcess, IndexError):
+                workers = [c for c in server.children() if "postproc_workers" in c.cmdline()]
+                source.choice(workers).kill()
                 kills += 1
 
     killing = asyncio.create_task(killer())

@@ -18,8 +18,6 @@ CALL = (
 )
 LONG_TOKENS = 4_009
 ENDLESS = "<|channel|>final<|message|>" + " word" * 500
-ENDLESS_TOKENS = 503
-"""After so many tokens the endless turn begins anew, with a header of three tokens."""
 
 
 class Seed(IntEnum):
