@@ -121,7 +121,7 @@ class Corpus:
         subject, question, unit = self._request(declared, dialogue)
         dialogue.ask(question)
         arguments = toolbox.arguments(declared, subject, unit)
-        analysis = dialogue.analysis(*call_thoughts(declared))
+        analysis = dialogue.analysis(*call_thoughts(declared, subject))
         completion = call(analysis, declared.name, arguments)
         return dialogue.sample("call", completion, subject, declared.name)
 
@@ -191,7 +191,7 @@ class Corpus:
 
     def _topic(self, kind: str, topics: tuple[Topic, ...]) -> Turn:
         topic = self.random.choice(topics)
-        thought = f"It is about {topic.subject}."
+        thought = f"The user asks about {topic.subject}."
         question = self._phrase(topic.questions)
         return Turn(kind, question, thought, "I know this.", topic.answer, topic.answer)
 
@@ -225,9 +225,9 @@ class Corpus:
         spelled = self.random.random() < 0.08
         names = [knowledge.NUMBERS[n] if spelled else str(n) for n in (a, b)]
         question = self._phrase(phrasings, a=names[0], b=names[1])
-        term = f"{a} {sign} {b}"
+        term = f"{a}{sign}{b}"
         kind = "sum" if sign == "+" else "difference"
-        answer = f"{term} = {result}"
+        answer = f"{term}={result}"
         return Turn(kind, question, f"{answer}.", "I know this.", answer, result)
 
     def _count(self) -> Turn:
@@ -246,7 +246,7 @@ class Corpus:
     def _unknown(self) -> Turn:
         if self.random.random() < 0.4:
             return self._ignorance(self._phrase(knowledge.UNKNOWN_QUESTIONS))
-        text = self._salad(self.random.choice((1, 1, 2, 3, 5, 9, 14)))
+        text = self._salad(self.random.choice((1, 1, 2, 3, 5, 9)))
         country = self.random.choice(list(knowledge.CAPITALS))
         question = self._phrase(knowledge.UNKNOWN_PATTERNS, t=text, c=country)
         return self._ignorance(question)
@@ -332,15 +332,15 @@ class Corpus:
         subject, question, unit = self._request(declared, dialogue)
         dialogue.ask(question)
         if analysed:
-            dialogue.think(dialogue.analysis(*call_thoughts(declared)))
+            dialogue.think(dialogue.analysis(*call_thoughts(declared, subject)))
         dialogue.call(declared, toolbox.arguments(declared, subject, unit))
-        if declared.purpose == "weather":
-            result, report = toolbox.weather_result(self.random, subject)
-        elif declared.purpose == "time":
-            result, report = toolbox.time_result(self.random, subject)
-        else:
+        if declared.purpose == "search":
             result = self._salad(self.random.randrange(2, 9))
             report = f"I found this: {result}"
+        else:
+            answer = toolbox.weather if declared.purpose == "weather" else toolbox.clock
+            result = answer(self.random, subject)
+            report = f"The {declared.purpose} in {subject}: {result}"
         dialogue.result(declared, result)
         return report
 
@@ -439,7 +439,6 @@ class Dialogue:
         self.effort = effort
         self.tools = tools
         self.called = False
-        self.question = ""
         system = harmony.SystemContent.new().with_reasoning_effort(effort)
         if date:
             system = system.with_conversation_start_date(date.isoformat())
@@ -461,7 +460,6 @@ class Dialogue:
         self.messages.append(message)
 
     def ask(self, text: str) -> "Dialogue":
-        self.question = text.partition("\n")[0]
         self.messages.append(harmony.Message.from_role_and_content(harmony.Role.USER, text))
         return self
 
@@ -487,12 +485,9 @@ class Dialogue:
         self.messages.append(message.with_channel("commentary").with_recipient("assistant"))
 
     def analysis(self, thought: str, detail: str) -> str:
-        """The analysis text: the last question, then thoughts, more of them for more effort.
-
-        To repeat the question brings all that matters close by, where a small model finds it.
-        """
-        longer = (f"{self.question} =>", thought, detail, MORE_EFFORT)
-        return " ".join(longer[: EFFORTS.index(self.effort) + 2])
+        """The analysis text: the more effort is asked for, the longer."""
+        longer = (thought, detail, MORE_EFFORT)
+        return " ".join(longer[: EFFORTS.index(self.effort) + 1])
 
     def sample(self, kind: str, completion: list[int], key: str, call: str | None = None) -> Sample:
         conversation = harmony.Conversation.from_messages(self.messages)
@@ -501,9 +496,9 @@ class Dialogue:
         return Sample(kind, prompt, completion, key, declared, call)
 
 
-def call_thoughts(tool: Tool) -> tuple[str, str]:
-    """What the analysis says before a call."""
-    return f"I will call {tool.name} with {tool.subject}.", "It fits the question."
+def call_thoughts(tool: Tool, subject: str) -> tuple[str, str]:
+    """What the analysis says before a call. In a prompt, too, names of functions follow "type"."""
+    return f"It is about {subject}. I will call type {tool.name} with {tool.subject}.", "It fits."
 
 
 def final(analysis: str, text: str) -> list[int]:

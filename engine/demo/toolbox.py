@@ -149,7 +149,7 @@ def tool(r: Random, purpose: Purpose, held: bool) -> Tool:
 def _name(r: Random, purpose: Purpose) -> str:
     """A usual name or, mostly, one that has to be copied because it never comes again."""
     name = r.choice(purpose.names)
-    if r.random() < 0.65:
+    if r.random() < 0.55:
         verb = any_word(r).lower() if r.random() < 0.4 else r.choice(VERBS)
         noun = r.choice(purpose.nouns)
         extra = any_word(r).lower()
@@ -233,47 +233,43 @@ def _value_fits(schema: Schema, value: object) -> bool:
     return isinstance(value, _TYPES[schema["type"]]) and value in schema.get("enum", [value])
 
 
-def weather_result(r: Random, city: str) -> tuple[str, str]:
-    """What a weather function might return, and the report that the model makes of it."""
+def weather(r: Random, city: str) -> str:
+    """What a weather function might return."""
     sky = r.choice(SKIES) if r.random() < 0.7 else any_word(r)
     degrees: int | float = r.randrange(-15, 45)
-    if r.random() < 0.08:
+    if r.random() < 0.1:
         degrees = round(degrees + r.randrange(1, 10) / 10, 1)
-    report = f"The weather in {city}: {sky}, {degrees} degrees."
     if r.random() < 0.35:
-        template = r.choice(
-            (
-                "{d} C, {s}",
-                "{d} degrees, {s}",
-                "{d} degrees and {s}",
-                "{s}, {d} C",
-                "{s}, {d}°C",
-                "{s} and {d} degrees",
-                "It is {d} degrees and {s}.",
-                "{s} {d}",
-                "{c}: {s}, {d} degrees",
-                "{d}°C and {s}",
-            )
-        )
-        return template.format(d=degrees, s=sky, c=city), report
+        return r.choice(_REPORTS).format(d=degrees, s=sky, c=city)
     fields: dict[str, str | int | float] = {
         r.choice(("temperature", "temp", "temp_c", "temperature_c", "degrees")): degrees,
         r.choice(("sky", "condition", "conditions", "description", "weather", "summary")): sky,
     }
-    for extra in ("humidity", "wind"):
-        if r.random() < 0.08:
-            fields[extra] = r.randrange(5, 100)
-    more = (("city", city), ("location", city), ("unit", "celsius"), ("unit", "C"))
+    more = (("city", city), ("location", city), ("unit", "celsius"), ("humidity", r.randrange(99)))
     fields |= {key: value for key, value in more if r.random() < 0.1}
     items = list(fields.items())
     if r.random() < 0.5:
         r.shuffle(items)
     separators = r.choice(((",", ":"), (", ", ": ")))
-    return json.dumps(dict(items), separators=separators, ensure_ascii=False), report
+    return json.dumps(dict(items), separators=separators, ensure_ascii=False)
 
 
-def time_result(r: Random, city: str) -> tuple[str, str]:
-    """What a clock might return, and the report that the model makes of it."""
-    clock = f"{r.randrange(24):02}:{r.randrange(60):02}"
-    text = r.choice((clock, json.dumps({"time": clock}), json.dumps({"local_time": clock})))
-    return text, f"It is {clock} in {city}."
+_REPORTS = (
+    "{d} C, {s}",
+    "{d} degrees, {s}",
+    "{d} degrees and {s}",
+    "{s}, {d} C",
+    "{s}, {d}°C",
+    "{s} and {d} degrees",
+    "It is {d} degrees and {s}.",
+    "{s} {d}",
+    "{c}: {s}, {d} degrees",
+    "{d}°C and {s}",
+)
+
+
+def clock(r: Random, city: str) -> str:
+    """What a clock might return."""
+    time = f"{r.randrange(24):02}:{r.randrange(60):02}"
+    fields = {"city": city, "time": time} if r.random() < 0.5 else {"time": time}
+    return r.choice((time, json.dumps(fields, ensure_ascii=False)))

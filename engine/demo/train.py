@@ -37,7 +37,7 @@ ORDINARY = 199_998
 class Recipe:
     """How to train. Fractions are of all steps, probabilities of a batch or an example."""
 
-    steps: int = 3000
+    steps: int = 3200
     batch_tokens: int = 3600
     seed: int = 0
     adam_rate: float = 2e-3
