@@ -131,6 +131,14 @@ def serve(
     max_streams: Annotated[
         int, typer.Option(help="Most requests at once; more are answered 503.", min=1)
     ] = DEFAULT_MAX_STREAMS,
+    max_stream_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Longest that a request may take; then it ends with an error. "
+            "[dim]Default: no limit.[/]",
+            min=1,
+        ),
+    ] = None,
     drain_seconds: Annotated[
         float, typer.Option(help="How long a shutdown waits for running requests.", min=0)
     ] = 30.0,
@@ -165,6 +173,7 @@ def serve(
         port=port,
         api_keys=api_keys,
         max_streams=max_streams,
+        max_stream_seconds=max_stream_seconds,
         drain_seconds=drain_seconds,
         keep_alive_seconds=keep_alive_seconds,
         tcp=ipc is Transport.TCP,

@@ -52,7 +52,9 @@ class Service:
             else InlinePool(owner, self)
         )
         self.engine = EngineClient(self._context, settings.engine, owner, self, key=curve_key)
-        self.streams = Streams(self.pool, self.engine, settings.max_streams)
+        self.streams = Streams(
+            self.pool, self.engine, settings.max_streams, settings.max_stream_seconds
+        )
         self._heart = asyncio.get_running_loop().create_task(self._beat())
 
     @property
