@@ -10,14 +10,14 @@
 | | an_exception_in_post_processing, what_cannot_be_encoded_is_an_http_error |
 | 5 the client leaves, under ASGI 2.3 and 2.4 | frontend/test_generation_response.py: |
 | | a_client_that_leaves |
-| 5 ... over a socket, with reset and close | test_generation.py: a_client_that_leaves_frees_everything, |
-| | a_client_that_leaves_at_once |
+| 5 ... over a socket, with reset and close | test_generation.py: |
+| | a_client_that_leaves_frees_everything, a_client_that_leaves_at_once |
 | 5 ... with half-close | here: a_client_that_closes_its_half |
 | 5 ... through a proxy that stops reading | frontend/test_generation_response.py: |
 | | a_proxy_that_stops_reading |
 | 6 a deadline | here: the_deadline |
-| 6 a client that reads too slowly | frontend/test_generation_response.py: a_client_that_lags_too_far; |
-| | frontend/test_connection.py: a_client_that_never_reads_is_given_up |
+| 6 a client that reads too slowly | frontend/test_generation_response.py: |
+| | a_client_that_lags_too_far; frontend/test_connection.py: a_client_that_never_reads_is_given_up |
 | 7 the frontend is killed | test_supervision.py: a_killed_frontend_comes_back_...; the simulation |
 | 8 the engine is killed | here: a_killed_engine; the simulation |
 | 9 a worker is killed | test_supervision.py: the_streams_of_killed_workers_go_on_unbroken; |
@@ -33,10 +33,11 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.processes.scripts import Seed
@@ -52,7 +53,8 @@ ERROR = "the executor failed"
 
 @pytest.fixture(scope="module", params=[0, 1, 3], ids=lambda n: f"workers-{n}")
 def server(scripts: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    with running(*arguments(scripts, request.param)) as server:
+    deadline = ["--max-stream-seconds", str(DEADLINE_SECONDS)]
+    with running(*arguments(scripts, request.param, *deadline)) as server:
         yield server
 
 
@@ -61,7 +63,6 @@ def arguments(scripts: Path, workers: int, *more: str) -> list[str]:
         *("--script", str(scripts), "--served-model-name", "scripted"),
         *("--num-postprocess-workers", str(workers)),
         *("--context-length", str(CONTEXT_LENGTH)),
-        *("--max-stream-seconds", str(DEADLINE_SECONDS)),
         *more,
     ]
 
@@ -116,9 +117,7 @@ def test_what_ends_by_itself(
 @pytest.mark.parametrize("seed", [Seed.ENDLESS, Seed.SILENT])
 @STREAMED
 @BOTH
-def test_a_client_that_closes_its_half(
-    server: Server, path: str, stream: bool, seed: Seed
-) -> None:
+def test_a_client_that_closes_its_half(server: Server, path: str, stream: bool, seed: Seed) -> None:
     aborted = released(server, "abort")
     client = connect(server, path, BODIES[path](seed, stream=stream))
     if stream:
@@ -137,59 +136,84 @@ def released(server: Server, reason: str) -> float:
     return sum(v for k, v in metrics.items() if "streams_released" in k and f'"{reason}"' in k)
 
 
+def all_at_once(
+    executor: ThreadPoolExecutor, server: Server, seed: Seed, times: int = 1
+) -> list["Future[str | None]"]:
+    """Starts requests of each kind; their outcomes."""
+    return [
+        executor.submit(outcome, server, path, BODIES[path](seed, stream=stream))
+        for path in BODIES
+        for stream in (True, False)
+        for _ in range(times)
+    ]
+
+
 def test_the_deadline(server: Server) -> None:
-    kinds = [(path, stream) for path in BODIES for stream in (True, False)]
-
-    def run(kind: tuple[str, bool]) -> str | None:
-        path, stream = kind
-        return outcome(server, path, BODIES[path](Seed.SILENT, stream=stream))
-
-    asked = time.monotonic()
-    with ThreadPoolExecutor(len(kinds)) as executor:
-        told = list(executor.map(run, kinds))
-    assert told == ["the request took longer than 4 seconds"] * len(kinds)
+    with ThreadPoolExecutor() as executor:
+        told = all_at_once(executor, server, Seed.SILENT)
+        late = f"the request took longer than {DEADLINE_SECONDS} seconds"
+        assert [future.result() for future in told] == [late] * 4
     assert not any(server.live().values())
-    assert DEADLINE_SECONDS <= time.monotonic() - asked
 
 
 def test_a_killed_engine(server: Server) -> None:
     """What had not begun is asked again, the others end with an error within a second."""
     begun = [connect(server, path, BODIES[path](Seed.SILENT, stream=True)) for path in BODIES]
-    late = [
-        connect(server, path, BODIES[path](Seed.LATE, stream=stream))
-        for path in BODIES
-        for stream in (True, False)
-    ]
     for client in begun:
-        while b"delta" not in client.recv(65536):
-            pass
-    server.wait_until(lambda: server.metrics()["antiphon_engine_running"] == 6)
-    server.child("engine.scripted").kill()
-    killed = time.monotonic()
-    for client in begun:
-        assert "the engine was lost" in rest_of(client)
-    assert time.monotonic() - killed < 1
-    for client in late:
-        client.settimeout(20)
-        assert "Hello there, friend." in whole_answer(client)
-    server.wait_until_idle()
+        read_until(client, b"The")
+    with ThreadPoolExecutor() as executor:
+        late = all_at_once(executor, server, Seed.LATE)
+        server.wait_until(lambda: server.metrics()["antiphon_engine_running"] == 6)
+        server.child("engine.scripted").kill()
+        killed = time.monotonic()
+        for client in begun:
+            assert "the engine was lost" in rest_of(client)
+        assert time.monotonic() - killed < 1
+        assert [future.result() for future in late] == ["stop"] * 4
+    assert not any(server.live().values())
 
 
-def whole_answer(client: socket.socket) -> str:
-    """Everything that is said, of a reply of either kind."""
-    with client, client.makefile("rb") as lines:
-        text = b""
-        for line in lines:
-            text += line
-            if b"friend." in line and b"usage" in line or line == b"0\r\n":
-                break
-    return text.decode()
+def read_until(client: socket.socket, text: bytes) -> None:
+    received = b""
+    while text not in received:
+        piece = client.recv(65536)
+        assert piece, received
+        received += piece
 
 
 @pytest.mark.parametrize("workers", [0, 3])
 def test_a_shutdown_amid_a_hundred_streams(scripts: Path, workers: int) -> None:
     """Those that end in time are whole, the others are told, and nothing is left running."""
-    with running(*arguments(scripts, workers, "--drain-seconds", "2")) as server:
-        bodies = [BODIES[path](seed, stream=True) for seed in (Seed.LATE, Seed.SILENT)
-                  for path in BODIES]
-        clients = []
+    with (
+        running(*arguments(scripts, workers, "--drain-seconds", "2")) as server,
+        ThreadPoolExecutor(100) as executor,
+    ):
+        silent = all_at_once(executor, server, Seed.SILENT, times=12)
+        server.wait_until(lambda: opened(server) == 48)
+        late = all_at_once(executor, server, Seed.LATE, times=13)
+        server.wait_until(lambda: opened(server) == 100)
+        children = psutil.Process(server.process.pid).children(recursive=True)
+        server.process.send_signal(signal.SIGTERM)
+        assert [future.result() for future in late] == ["stop"] * 52
+        assert [future.result() for future in silent] == ["the server is shutting down"] * 48
+        assert server.wait_until_ended() == 0
+        assert psutil.wait_procs(children, timeout=5)[1] == []
+
+
+def opened(server: Server) -> float:
+    return sum(v for k, v in server.metrics().items() if "streams_opened" in k)
+
+
+def test_the_second_signal_ends_at_once(scripts: Path) -> None:
+    with running(*arguments(scripts, 1, "--drain-seconds", "1000")) as server:
+        client = connect(server, RESPONSES, BODIES[RESPONSES](Seed.SILENT, stream=True))
+        read_until(client, b"The")
+        children = psutil.Process(server.process.pid).children(recursive=True)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_until(lambda: server.get("/health")[0] == 503)
+        server.process.send_signal(signal.SIGTERM)
+        asked = time.monotonic()
+        server.wait_until_ended()
+        assert time.monotonic() - asked < 2
+        assert psutil.wait_procs(children, timeout=5)[1] == []
+        assert "response.failed" not in rest_of(client)
