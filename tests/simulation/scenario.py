@@ -173,6 +173,7 @@ def simulate(seed: int, clients: int = 40, most: int = 1_000_000, *, poison: boo
     def check() -> None:
         for registry in system.lives:
             assert registry.live == registry.opened - registry.released.total()
+        assert system.worker_deaths <= 2
         assert min(system.pool.load) >= 0
         assert sum(system.pool.load) <= system.streams.live
         system.over = all(client.over for client in everybody)
