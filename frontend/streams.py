@@ -4,8 +4,8 @@ and workers. What is to be sent goes to the handed-in pool and engine; only a st
 Every stream that is opened here is closed here, exactly once, and its worker and the engine are
 told. In between it may move: when its worker is lost or drained, it is opened on another one,
 which is told how far its client has come, and the engine says its tokens again. Streams arrive at
-a worker one after another, so that of those that were on a lost worker only the one that was just
-arriving can have killed it; that one is not moved again.
+a worker one after another, so that of moved streams only the one that was just arriving can have
+killed a worker. If it has been on another one that was lost, it is not moved again.
 """
 
 import asyncio
@@ -84,9 +84,9 @@ class StreamHandle:
     """One client's stream: bytes to send come out of `take` in order, then the `terminal`.
 
     `overflowed` is set when the client lags too far behind. `close` must be called. `worker` is
-    None, and `waits_since` set, while the stream is between two workers; `asked` is False when
-    its engine was lost before the client had anything of its answer; `failure` is what its worker
-    was told to end it with.
+    None, and `waits_since` set, while the stream is between two workers; `lost_workers` counts
+    those that were lost while it was on them; `asked` is False when its engine was lost before the
+    client had anything of its answer; `failure` is what its worker was told to end it with.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class StreamHandle:
         self.opened_at = opened_at
         self.worker: int | None = None
         self.waits_since: float | None = None
+        self.lost_workers = 0
         self.asked = False
         self.failure: Failure | None = None
         self.terminal: Terminal | None = None
@@ -248,8 +249,9 @@ class Streams:
         suspect = self._arriving.pop(worker, None)
         for handle in self._on(worker):
             self._leave(handle)
-            if handle is suspect:
+            if handle is suspect and handle.lost_workers:
                 self._fail_here(handle, _server_error(POISON))
+            handle.lost_workers += 1
         self._settle_homeless()
 
     def worker_drained(self, worker: int) -> None:

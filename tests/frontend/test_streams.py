@@ -246,6 +246,19 @@ def test_a_stream_that_kills_its_second_worker_is_not_moved_again() -> None:
     assert peers.at_rest()
 
 
+def test_a_stream_that_arrives_from_a_drained_worker_has_killed_none_yet() -> None:
+    peers = Peers()
+    handle = peers.begun()
+    peers.up.remove(0)
+    peers.streams.worker_drained(0)
+    peers.come(0)
+    peers.lose(1)
+    assert (handle.worker, handle.terminal) == (0, None)
+    peers.come(1)
+    peers.lose(0)
+    assert told_error(handle) == POISON
+
+
 def test_one_that_has_ended_does_not_move() -> None:
     peers = Peers()
     handle = peers.begun()

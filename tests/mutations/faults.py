@@ -306,12 +306,15 @@ STREAMS_FAULTS = [
     fault(
         "a stream that kills its workers is moved for ever",
         STREAMS,
-        ("            if handle is suspect:\n", "            if False:\n"),
+        ("            if handle is suspect and handle.lost_workers:\n", "            if False:\n"),
     ),
     fault(
         "all streams of a worker are blamed for its death",
         STREAMS,
-        ("            if handle is suspect:\n", "            if suspect is not None:\n"),
+        (
+            "            if handle is suspect and handle.lost_workers:\n",
+            "            if suspect:\n",
+        ),
     ),
     fault(
         "a killed worker's streams arrive at once",

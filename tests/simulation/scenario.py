@@ -141,7 +141,8 @@ class Client:
             assert self.received == whole or (self.leaves and whole.startswith(self.received))
         else:
             # Two workers killed from outside, each while a stream arrived, look like its doing.
-            suspected = self._system.worker_kills > 1 and POISON.encode() in self.received
+            poison = POISON.encode() in self.received or self.leaves
+            suspected = self._system.worker_kills > 1 and poison
             assert self.turn.error or self._system.engine_kills or suspected
             if self.streaming:
                 self._check_failed()
