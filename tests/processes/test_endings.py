@@ -18,10 +18,11 @@
 | 6 a deadline | here: the_deadline |
 | 6 a client that reads too slowly | frontend/test_generation_response.py: |
 | | a_client_that_lags_too_far; frontend/test_connection.py: a_client_that_never_reads_is_given_up |
-| 7 the frontend is killed | test_supervision.py: a_killed_frontend_comes_back_...; the simulation |
+| 7 the frontend is killed | here: a_killed_frontend; the simulation |
 | 8 the engine is killed | here: a_killed_engine; the simulation |
-| 9 a worker is killed | test_supervision.py: the_streams_of_killed_workers_go_on_unbroken; |
-| | the simulation, with streams that kill workers themselves |
+| 9 a worker is killed | here: a_killed_worker; test_supervision.py: |
+| | the_streams_of_killed_workers_go_on_unbroken; the simulation, |
+| | with streams that kill workers themselves |
 | 10 an orderly shutdown | here: a_shutdown_amid_a_hundred_streams, the_second_signal |
 
 The simulation is simulation/test_simulation.py. What the frontend tells its peers at each of these
@@ -42,7 +43,7 @@ import pytest
 
 from tests.processes.scripts import Seed
 from tests.processes.test_generation import BODIES, BOTH, CHAT, RESPONSES, connect, events
-from tests.processes.test_supervision import rest_of
+from tests.processes.test_supervision import answers, rest_of
 from tests.servers import Server, running
 
 CONTEXT_LENGTH = 1000
@@ -171,6 +172,34 @@ def test_a_killed_engine(server: Server) -> None:
         assert time.monotonic() - killed < 1
         assert [future.result() for future in late] == ["stop"] * 4
     assert not any(server.live().values())
+
+
+@pytest.mark.parametrize("server", [1, 3], indirect=True)
+def test_a_killed_worker(server: Server) -> None:
+    """Whatever had come of an answer, it goes on to its end, elsewhere or on the next worker."""
+    moved = server.metrics()["antiphon_frontend_streams_moved_total"]
+    with ThreadPoolExecutor() as executor:
+        late = all_at_once(executor, server, Seed.LATE)
+        server.wait_until(lambda: server.metrics()["antiphon_engine_running"] == 4)
+        server.child("postproc_workers", "--worker", "0").kill()
+        assert [future.result() for future in late] == ["stop"] * 4
+    assert server.metrics()["antiphon_frontend_streams_moved_total"] > moved
+    assert not any(server.live().values())
+
+
+def test_a_killed_frontend(server: Server) -> None:
+    """Its clients are cut off; its workers and the engine let go of all that it had."""
+    clients = [connect(server, path, BODIES[path](Seed.SILENT, stream=True)) for path in BODIES]
+    for client in clients:
+        read_until(client, b"The")
+    inline = len(psutil.Process(server.process.pid).children()) == 2
+    lost = released(server, "owner_lost")
+    server.child("frontend.server").kill()
+    for client in clients:
+        assert "response.completed" not in rest_of(client)
+    server.wait_until(lambda: answers(server))
+    server.wait_until(lambda: released(server, "owner_lost") == (0 if inline else lost + 2))
+    server.wait_until_idle()
 
 
 def read_until(client: socket.socket, text: bytes) -> None:
