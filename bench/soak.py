@@ -32,6 +32,8 @@ BASE_URL = "http://127.0.0.1:{}"
 CONCURRENCY = 48
 WARM_UP_SHARE = 0.25
 """Memory is compared with what it is after this share of the streams."""
+MEMORY_STREAMS = 10_000
+"""Memory is judged in runs of at least so many streams."""
 SLOPE_BYTES = 200_000
 """Bytes that a process may grow for 1,000 streams: far less than a forgotten state each would be
 (44 KiB in the servers that this one is to replace), and more than what malloc keeps to itself."""
@@ -176,13 +178,16 @@ async def soak(
     while any(held(port).values()) and time.monotonic() < start + seconds + 20:
         await asyncio.sleep(0.1)
     report(streams, seconds, kills, outcome)
-    grown = report_memory(warm, memory(server), streams * (1 - WARM_UP_SHARE))
-    rest = held(port)
+    # In a short run it is malloc that grows.
+    grown = streams >= MEMORY_STREAMS and report_memory(
+        warm, memory(server), streams * (1 - WARM_UP_SHARE)
+    )
+    rest = {name: value for name, value in held(port).items() if value}
     moved = metrics(port)["antiphon_frontend_streams_moved_total"]
-    print(f"streams moved to another worker: {moved:.0f}; held at the end: {rest}")
+    print(f"streams moved to another worker: {moved:.0f}; held at the end: {rest or 0}")
     for text in outcome.broken[:3]:
         print("BROKEN", text)
-    return not (outcome.broken or any(rest.values())), grown
+    return not (outcome.broken or rest), grown
 
 
 def held(port: int) -> dict[str, float]:
@@ -219,9 +224,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--kill-every", type=float, default=5.0, help="seconds")
-    parser.add_argument(
-        "--short", action="store_true", help="600 streams, a kill every 0.5 s, memory not judged"
-    )
+    parser.add_argument("--short", action="store_true", help="600 streams, a kill every 0.5 s")
     options = parser.parse_args()
     if options.short:
         options.streams, options.kill_every = 600, 0.5
@@ -247,7 +250,7 @@ def main() -> None:
         finally:
             server.terminate()
             server.wait(60)
-    sys.exit(0 if well and (options.short or not grown) else 1)
+    sys.exit(0 if well and not grown else 1)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,9 @@ def admin_routes(service_of: Callable[[Request], Awaitable[Service]]) -> APIRout
         """Set the number of workers, or drain one, while serving."""
         asked = _resize(await request.body())
         if service.resizer is None:
-            raise ConflictError("This server post-processes in its frontend; it has no workers.")
+            raise ConflictError(
+                "This server post-processes inside its frontend: it has no workers to change."
+            )
         try:
             if asked.workers is not None:
                 await service.resizer.set_count(asked.workers)

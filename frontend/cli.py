@@ -147,6 +147,14 @@ def serve(
     max_streams: Annotated[
         int, typer.Option(help="Most requests at once; more are answered 503.", min=1)
     ] = DEFAULT_MAX_STREAMS,
+    max_stream_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Longest that a request may take; then it ends with an error. "
+            "[dim]Default: no limit.[/]",
+            min=1,
+        ),
+    ] = None,
     drain_seconds: Annotated[
         float, typer.Option(help="How long a shutdown waits for running requests.", min=0)
     ] = 30.0,
@@ -182,6 +190,7 @@ def serve(
         api_keys=api_keys,
         admin_keys=admin_keys,
         max_streams=max_streams,
+        max_stream_seconds=max_stream_seconds,
         drain_seconds=drain_seconds,
         keep_alive_seconds=keep_alive_seconds,
         tcp=ipc is Transport.TCP,
@@ -265,7 +274,8 @@ def _show_workers(url: str, admin_key: str | None, body: dict[str, int] | None) 
         _console.print(f"[bold red]Error:[/] {reason}")
         raise typer.Exit(1) from error
     except OSError as error:
-        _console.print(f"[bold red]Error:[/] {url}: {error}")
+        reason = getattr(error, "reason", error)
+        _console.print(f"[bold red]Error:[/] nothing answers at {url}: {reason}")
         raise typer.Exit(1) from error
     table = Table("worker", "up", "streams")
     for worker in told["workers"]:
@@ -302,7 +312,7 @@ async def _announce(settings: RunSettings, model: str) -> None:
         highlight=False,
     )
     authorization = ' -H "Authorization: Bearer $KEY"' if settings.api_keys else ""
-    body = f'{{"model": "{model}", "input": "What is Antiphon?", "stream": true}}'
+    body = f'{{"model": "{model}", "input": "What is the capital of France?", "stream": true}}'
     # Not in the panel, and not wrapped: these lines are to be copied.
     for line in (
         f"curl -N {base}/v1/responses{authorization} -H 'Content-Type: application/json' \\",

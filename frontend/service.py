@@ -56,7 +56,9 @@ class Service:
             else InlinePool(owner, self)
         )
         self.engine = EngineClient(self._context, settings.engine, owner, self, key=curve_key)
-        self.streams = Streams(self.pool, self.engine, settings.max_streams)
+        self.streams = Streams(
+            self.pool, self.engine, settings.max_streams, settings.max_stream_seconds
+        )
         self.resizer: Resizer | None = None
         if isinstance(self.pool, LinkedPool) and settings.control is not None:
             self.resizer = Resizer(self.pool, self.streams, Path(settings.control))

@@ -20,6 +20,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: str | None = None
     admin_keys: str | None = None
     max_streams: int = DEFAULT_MAX_STREAMS
+    max_stream_seconds: float | None = None
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS
     drain_seconds: float = 30.0

@@ -4,8 +4,8 @@ and workers. What is to be sent goes to the handed-in pool and engine; only a st
 Every stream that is opened here is closed here, exactly once, and its worker and the engine are
 told. In between it may move: when its worker is lost or drained, it is opened on another one,
 which is told how far its client has come, and the engine says its tokens again. Streams arrive at
-a worker one after another, so that of those that were on a lost worker only the one that was just
-arriving can have killed it; that one is not moved again.
+a worker one after another, so that of moved streams only the one that was just arriving can have
+killed a worker. If it has been on another one that was lost, it is not moved again.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from ipc.messages import (
     Terminal,
 )
 from postproc_workers.encoders import Failure
-from postproc_workers.post_processor import make_encoder
+from postproc_workers.post_processor import frontend_failure, make_encoder
 
 MAX_BUFFERED_BYTES = 16 * 1024 * 1024
 """A client that lags so far behind its stream is given up."""
@@ -84,20 +84,26 @@ class StreamHandle:
     """One client's stream: bytes to send come out of `take` in order, then the `terminal`.
 
     `overflowed` is set when the client lags too far behind. `close` must be called. `worker` is
-    None, and `waits_since` set, while the stream is between two workers; `asked` is False when
-    its engine was lost before the client had anything of its answer; `failure` is what its worker
-    was told to end it with.
+    None, and `waits_since` set, while the stream is between two workers; `lost_workers` counts
+    those that were lost while it was on them; `asked` is False when its engine was lost before the
+    client had anything of its answer; `failure` is what its worker was told to end it with.
     """
 
     def __init__(
-        self, generation: Generation, opening: Open, close: Callable[["StreamHandle"], None]
+        self,
+        generation: Generation,
+        opening: Open,
+        opened_at: float,
+        close: Callable[["StreamHandle"], None],
     ) -> None:
         self.generation = generation
         self.opening = opening
+        self.opened_at = opened_at
         self.worker: int | None = None
         self.waits_since: float | None = None
+        self.lost_workers = 0
         self.asked = False
-        self.failure: str | None = None
+        self.failure: Failure | None = None
         self.terminal: Terminal | None = None
         self.overflowed = asyncio.Event()
         self.closed = False
@@ -169,7 +175,7 @@ class StreamHandle:
 class Streams:
     """All live streams of one frontend; it mints their ids and leases.
 
-    `clock` gives unix seconds.
+    A stream may take `max_seconds`, or as long as it likes. `clock` gives unix seconds.
     """
 
     def __init__(
@@ -177,6 +183,7 @@ class Streams:
         pool: Workers,
         engine: Engine,
         max_streams: int,
+        max_seconds: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ended: Counter[str] = Counter()
@@ -187,6 +194,7 @@ class Streams:
         self._pool = pool
         self._engine = engine
         self._max_streams = max_streams
+        self._max_seconds = max_seconds
         self._clock = clock
         self._live: dict[int, StreamHandle] = {}
         self._homeless: deque[StreamHandle] = deque()
@@ -210,7 +218,8 @@ class Streams:
         if not self._engine.up:
             raise NoEngineError("the engine is gone")
         stream_id = lease = next(self._leases)
-        handle = StreamHandle(generation, generation.make_open(stream_id, lease), self._closed)
+        opening = generation.make_open(stream_id, lease)
+        handle = StreamHandle(generation, opening, self._clock(), self._closed)
         self._live[stream_id] = handle
         self.none_live.clear()
         self._settle(handle, worker)
@@ -228,7 +237,8 @@ class Streams:
         """A worker does not hold a stream, or no longer: its client is told."""
         handle = self._find(worker, released.stream_id, released.lease)
         if handle is not None:
-            self._fail_here(handle, f"the stream's state was released: {released.reason}")
+            reason = f"the stream's state was released: {released.reason}"
+            self._fail_here(handle, _server_error(reason))
 
     def worker_up(self, worker: int) -> None:
         """A worker has come that can take streams."""
@@ -239,8 +249,9 @@ class Streams:
         suspect = self._arriving.pop(worker, None)
         for handle in self._on(worker):
             self._leave(handle)
-            if handle is suspect:
-                self._fail_here(handle, POISON)
+            if handle is suspect and handle.lost_workers:
+                self._fail_here(handle, _server_error(POISON))
+            handle.lost_workers += 1
         self._settle_homeless()
 
     def worker_drained(self, worker: int) -> None:
@@ -258,11 +269,12 @@ class Streams:
         """End the streams that had begun; the others begin anew with a new engine."""
         self._arriving.clear()
         for handle in list(self._live.values()):
-            if handle.tokens:
+            if handle.tokens and handle.opening.streaming:
                 self._fail(handle, "server_error", f"the engine was lost: {reason}")
             elif handle.terminal is None:
-                # Its worker may have read tokens that made no output, and that come no more.
+                # Its worker may have read tokens that come no more, as others may in their place.
                 handle.asked = False
+                handle.tokens = 0
                 if handle.worker is not None:
                     self._withdraw(handle)
 
@@ -273,9 +285,12 @@ class Streams:
 
     def tick(self) -> None:
         """To be called about every second: give up what has waited too long."""
-        latest = self._clock() - PATIENCE_SECONDS
+        now = self._clock()
+        most = self._max_seconds
         for handle in list(self._live.values()):
-            if handle.waits_since is not None and handle.waits_since < latest:
+            if most is not None and now - handle.opened_at > most:
+                self._fail(handle, "server_error", f"the request took longer than {most:g} seconds")
+            elif handle.waits_since is not None and now - handle.waits_since > PATIENCE_SECONDS:
                 self._fail(handle, "server_error", "no worker or engine came to go on with it")
 
     def _settle(self, handle: StreamHandle, worker: int) -> None:
@@ -360,18 +375,17 @@ class Streams:
         self, handle: StreamHandle, code: Literal["server_error", "overloaded"], message: str
     ) -> None:
         """Have its worker end a stream with an error, or end it here if it has none."""
-        if handle.terminal is not None:
+        if handle.terminal is not None or handle.failure is not None:
             return
+        fail = Fail(handle.opening.stream_id, handle.opening.lease, code, message)
         handle.waits_since = None
+        handle.failure = frontend_failure(fail)
         if handle.worker is None:
-            self._fail_here(handle, message)
+            self._fail_here(handle, handle.failure)
         else:
-            handle.failure = message
-            place = (handle.opening.stream_id, handle.opening.lease)
-            self._pool.send(handle.worker, Fail(*place, code, message))
+            self._pool.send(handle.worker, fail)
 
-    def _fail_here(self, handle: StreamHandle, message: str) -> None:
-        failure = Failure(500, "server_error", "server_error", message)
+    def _fail_here(self, handle: StreamHandle, failure: Failure) -> None:
         handle.fail(failure, int(self._clock()))
 
     def _closed(self, handle: StreamHandle) -> None:
@@ -386,3 +400,7 @@ class Streams:
                 self._pool.send(handle.worker, Abort(opening.stream_id, opening.lease))
         self._engine.send(Cancel(opening.stream_id, opening.lease))
         self.ended["abort" if terminal is None else terminal.reason] += 1
+
+
+def _server_error(message: str) -> Failure:
+    return Failure(500, "server_error", "server_error", message)

@@ -53,6 +53,7 @@ class RunSettings:
     api_keys: Path | None = None
     admin_keys: Path | None = None
     max_streams: int = 4096
+    max_stream_seconds: float | None = None
     drain_seconds: float = 30.0
     keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS
     tcp: bool = False
@@ -156,6 +157,7 @@ class Supervisor:
             api_keys=str(settings.api_keys) if settings.api_keys else None,
             admin_keys=str(settings.admin_keys) if settings.admin_keys else None,
             max_streams=settings.max_streams,
+            max_stream_seconds=settings.max_stream_seconds,
             drain_seconds=settings.drain_seconds,
             keep_alive_seconds=settings.keep_alive_seconds,
             log_level=settings.log_level,

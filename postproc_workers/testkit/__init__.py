@@ -1,9 +1,9 @@
-"""Property tests of the stream lifecycle, for this project's registry and for anybody's.
+"""Property tests of the stream lifecycle, for this project's registry and for others.
 
 `assert_contract(make_registry)` runs any messages in any order through a registry, beside a
 reference model, and checks invariants L1 to L9 at every step; `assert_parser_contract(parse)`
 checks that cuts change nothing. docs/testkit.md shows both at work on a worker of your own. Needs
-hypothesis (`pip install antiphon[testkit]`).
+hypothesis (the extra `testkit`).
 """
 
 from postproc_workers.testkit.contracts import (

@@ -1,8 +1,10 @@
 """What a registry and a parser owe, as functions that raise AssertionError if they do not."""
 
 import gc
+import logging
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from hypothesis import Phase, given, settings
@@ -38,17 +40,18 @@ def assert_contract(
     More examples and steps search longer; without `shrink` the first failure found is told as it
     is, which is faster.
     """
-    run_state_machine_as_test(
-        machine_for(make_registry),
-        settings=settings(
-            max_examples=max_examples,
-            stateful_step_count=step_count,
-            phases=_phases(shrink),
-            deadline=None,
-            derandomize=True,
-            database=None,
-        ),
-    )
+    with _log_silenced():
+        run_state_machine_as_test(
+            machine_for(make_registry),
+            settings=settings(
+                max_examples=max_examples,
+                stateful_step_count=step_count,
+                phases=_phases(shrink),
+                deadline=None,
+                derandomize=True,
+                database=None,
+            ),
+        )
     assert_bounded(make_registry)
 
 
@@ -89,6 +92,18 @@ def assert_parser_contract(
         assert parse(data.draw(steps(tokens)), cut) == whole
 
     cuts_change_nothing()
+
+
+@contextmanager
+def _log_silenced() -> Iterator[None]:
+    """Records of failures hold on to the streams that failed, wherever a log keeps them (pytest
+    does), and so to what must not be left."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _phases(shrink: bool) -> list[Phase]:

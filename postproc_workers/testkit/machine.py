@@ -1,6 +1,6 @@
 """A registry against its model: any messages in any order, each of them also late and again.
 
-`machine_for` makes the state machine for a registry of anybody's; its checks bear the names of the
+`machine_for` makes the state machine for any registry; its checks bear the names of the
 invariants in docs/invariants.md.
 """
 

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import resource
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from frontend.connection import MAX_HEAD_BYTES, Connection
@@ -54,8 +55,10 @@ class Hanging(Application):
 
 
 @asynccontextmanager
-async def serving(application: Application) -> AsyncIterator[int]:
-    """The port of a server of `application`."""
+async def serving(
+    application: ASGIApp, *, unread_seconds: float = 60.0, send_buffer: int | None = None
+) -> AsyncIterator[int]:
+    """The port of a server of `application`; `send_buffer` is the kernel's, in bytes."""
     config = uvicorn.Config(application, http=Connection, lifespan="off", log_level="critical")
     config.load()
     state = ServerState()
@@ -63,7 +66,9 @@ async def serving(application: Application) -> AsyncIterator[int]:
     def connection() -> Connection:
         return Connection(config=config, server_state=state, app_state={})
 
-    listening = listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", 0, unread_seconds)
+    if send_buffer is not None:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     async with await asyncio.get_running_loop().create_server(connection, sock=listening):
         yield listening.getsockname()[1]
         for left in list(state.connections):

@@ -303,9 +303,38 @@ STREAMS_FAULTS = [
             "",
         ),
     ),
+    fault(
+        "a stream that kills its workers is moved for ever",
+        STREAMS,
+        ("            if handle is suspect and handle.lost_workers:\n", "            if False:\n"),
+    ),
+    fault(
+        "all streams of a worker are blamed for its death",
+        STREAMS,
+        (
+            "            if handle is suspect and handle.lost_workers:\n",
+            "            if suspect:\n",
+        ),
+    ),
+    fault(
+        "a killed worker's streams arrive at once",
+        STREAMS,
+        (
+            "[w for w in self._pool.up if not (handle.asked and w in self._arriving)]",
+            "self._pool.up",
+        ),
+    ),
 ]
 
 LEDGER_FAULTS = [
+    fault(
+        "what a lost frontend had is kept",
+        LEDGER,
+        (
+            "        entries = self._entries.pop(owner, {})\n",
+            "        entries = self._entries.get(owner, {})\n",
+        ),
+    ),
     fault(
         "a moved stream is said from where it was",
         LEDGER,

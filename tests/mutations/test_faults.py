@@ -62,7 +62,7 @@ def test_the_simulation_catches_in_the_frontend(
     monkeypatch.setattr(tests.simulation.system, "Streams", streams.Streams)
     for refusal in ("NoWorkerError", "NoEngineError"):
         monkeypatch.setattr(tests.simulation.scenario, refusal, getattr(streams, refusal))
-    caught(lambda: [simulate(seed, most=20_000) for seed in SEEDS])
+    caught(lambda: [simulate(s, most=20_000, poison=p) for s in SEEDS for p in (False, True)])
 
 
 @pytest.mark.parametrize("fault", LEDGER_FAULTS, ids=str)

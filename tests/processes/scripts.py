@@ -17,6 +17,7 @@ CALL = (
     '<|message|>{"city": "Paris"}<|call|>'
 )
 LONG_TOKENS = 4_009
+LATE_SECONDS = 1.0
 ENDLESS = "<|channel|>final<|message|>" + " word" * 500
 
 
@@ -32,6 +33,7 @@ class Seed(IntEnum):
     SILENT = 6
     ALL_AT_ONCE = 7
     LONG = 8
+    LATE = 9
 
 
 def _tokens(markup: str) -> list[int]:
@@ -59,6 +61,7 @@ def write_scripts(directory: Path) -> Path:
         },
         Seed.SILENT: {"tokens": answer[:4], "then": "hang"},
         Seed.ALL_AT_ONCE: {"tokens": answer, "tokens_per_step": 1000},
+        Seed.LATE: {"tokens": answer, "delay": LATE_SECONDS},
         Seed.LONG: {"tokens": long, "tokens_per_step": 64, "interval": 0.0005},
     }
     path = directory / "scripts.json"

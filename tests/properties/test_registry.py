@@ -1,21 +1,8 @@
 """L1 to L9 for the registry and its parser: the test kit, run on the real ones."""
 
-import logging
-from collections.abc import Iterator
-
-import pytest
-
 from postproc_workers.registry import Registry
 from postproc_workers.testkit import assert_contract, assert_parser_contract
 from tests.postproc_workers.turns import read
-
-
-@pytest.fixture(autouse=True)
-def no_kept_tracebacks() -> Iterator[None]:
-    """Captured log records would hold on to the streams that failed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logging.getLogger("postproc_workers.registry"), "disabled", True)
-        yield
 
 
 def test_l1_to_l9_hold_for_the_registry() -> None:

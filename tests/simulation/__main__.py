@@ -11,6 +11,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100, help="how many (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--poison", action="store_true", help="with a stream that kills workers")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
     if options.seed is not None:
@@ -18,7 +19,7 @@ def main() -> None:
     start, events = time.perf_counter(), 0
     for seed in seeds:
         try:
-            events += simulate(seed)
+            events += simulate(seed, poison=options.poison)
         except BaseException:
             print(f"seed {seed} fails")
             raise

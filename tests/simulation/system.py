@@ -1,10 +1,11 @@
 """Frontend, engine and workers as simulated processes around their real cores.
 
-A process that is killed loses its core and all that is under way to and from it; its peers learn
-of it a little later; the supervisor starts another after a while.
+A process that is killed loses its core and all that is under way to it; its peers learn of it a
+little later; the supervisor starts another after a while. A worker that reads DEADLY dies of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from engine.scripted import Script, ScriptedCore
@@ -26,7 +27,9 @@ from ipc.messages import (
     WorkerInfo,
     WorkerStatus,
 )
+from postproc_workers.post_processor import PostProcessor
 from postproc_workers.registry import Registry
+from postproc_workers.testkit.strategies import encode
 from tests.simulation.world import Channel, World
 
 NOW = 1_765_000_007
@@ -34,21 +37,44 @@ NOW = 1_765_000_007
 NOTICED_SECONDS = 0.05
 RESTART_SECONDS = 0.3
 HEARTBEAT_SECONDS = 1.0
+REPEATED = 0.02
+"""How much of what the engine says arrives twice."""
+[DEADLY] = encode(" deadly")
 
 ToWorker = bytes
 FromWorker = Outputs | Released | WorkerStatus | WorkerInfo
 
 
-class SimulatedWorker:
-    """One life of a worker process."""
+class WorkerDies(BaseException):
+    """The process ends here, as by a fault of the interpreter."""
 
-    def __init__(self) -> None:
-        self.registry = Registry()
+
+class MortalPostProcessor(PostProcessor):
+    """The real one, in a process that one token kills."""
+
+    def feed(self, tokens: list[int]) -> None:
+        if DEADLY in tokens:
+            raise WorkerDies
+        super().feed(tokens)
+
+
+class SimulatedWorker:
+    """One life of a worker process; `die` is called when it ends by its own doing."""
+
+    def __init__(self, die: Callable[[], None]) -> None:
+        self.registry = Registry(MortalPostProcessor)
         self.alive = True
+        self._die = die
 
     def receive(self, owner: Owner, frame: ToWorker, reply: Channel[FromWorker]) -> None:
+        if not self.alive:
+            return
         message: FrontendToWorker = codec.frontend_to_worker(frame)
-        answer = self.registry.handle(owner, message, NOW)
+        try:
+            answer = self.registry.handle(owner, message, NOW)
+        except WorkerDies:
+            self._die()
+            return
         if isinstance(message, Hello):
             reply.send(WorkerInfo(PROTOCOL_VERSION, 0, 0))
         elif answer is not None:
@@ -133,28 +159,76 @@ class SimulatedEngineClient:
 
 
 class System:
-    """One frontend, one engine and some workers, which can be killed at any time."""
+    """One frontend, one engine and some workers, which can be killed at any time.
+
+    `worker_kills` are those from outside, `worker_deaths` those by a worker's own doing.
+    """
+
+    owner: Owner
+    pool: SimulatedPool
+    client: SimulatedEngineClient
+    streams: Streams
+    frontend_alive: bool
 
     def __init__(self, world: World, workers: int, scripts: Sequence[Script]) -> None:
         self.world = world
         self.over = False
-        self.engine_kills = 0
-        self.owner = Owner(0, 1)
-        self.pool = SimulatedPool(workers)
-        self.client = SimulatedEngineClient()
-        self.streams = Streams(self.pool, self.client, max_streams=10_000, clock=world.clock)
-        self.workers = [SimulatedWorker() for _ in range(workers)]
-        self.lives: list[Registry] = [worker.registry for worker in self.workers]
+        self.engine_kills = self.frontend_kills = self.worker_kills = self.worker_deaths = 0
+        self.lives: list[Registry] = []
+        self.workers = [self._new_worker(number) for number in range(workers)]
         self._scripts = scripts
         self.engine = SimulatedEngine(world, scripts)
         self._channels: dict[object, tuple[Channel[Any], Channel[Any]]] = {}
-        for number in range(workers):
-            self._connect_worker(number)
-        self._connect_engine()
+        self._start_frontend()
         self._beat()
 
     def kill_worker(self, number: int) -> None:
         """kill -9."""
+        self.worker_kills += self.workers[number].alive
+        self._end_worker(number)
+
+    def kill_frontend(self) -> None:
+        """kill -9: what it had sent still arrives. It can be back before it is missed."""
+        if not self.frontend_alive:
+            return
+        self.frontend_kills += 1
+        self.frontend_alive = False
+        for _, from_peer in self._channels.values():
+            from_peer.cut()
+        self._channels.clear()
+        self.pool.connections = [None] * len(self.workers)
+        self.client.connection = None
+        self.world.at(NOTICED_SECONDS, partial(self._frontend_lost, self.owner))
+        restart = self.world.random.choice((NOTICED_SECONDS / 2, RESTART_SECONDS))
+        self.world.at(restart, self._start_frontend)
+
+    def _start_frontend(self) -> None:
+        self.frontend_alive = True
+        self.owner = Owner(0, 1 + self.frontend_kills)
+        self.pool = SimulatedPool(len(self.workers))
+        self.client = SimulatedEngineClient()
+        self.streams = Streams(self.pool, self.client, max_streams=10_000, clock=self.world.clock)
+        for number, worker in enumerate(self.workers):
+            if worker.alive:
+                self._connect_worker(number)
+        if self.engine.alive:
+            self._connect_engine()
+
+    def _frontend_lost(self, owner: Owner) -> None:
+        for worker in self.workers:
+            worker.registry.owner_lost(owner)
+        self.engine.lose(owner)
+
+    def _new_worker(self, number: int) -> SimulatedWorker:
+        def die() -> None:
+            self.worker_deaths += 1
+            self._end_worker(number)
+
+        worker = SimulatedWorker(die)
+        self.lives.append(worker.registry)
+        return worker
+
+    def _end_worker(self, number: int) -> None:
         worker = self.workers[number]
         if worker.alive:
             worker.alive = False
@@ -178,35 +252,36 @@ class System:
             self.streams.worker_drained(number)
             self.world.at(RESTART_SECONDS, lambda: self._worker_answers(number))
 
-    def repeat_frame(self, number: int, frame: bytes) -> None:
-        """Let a frame arrive at a worker once more."""
-        self.pool.forward(number, frame)
-
     def _cut(self, process: object) -> None:
-        for channel in self._channels.pop(process):
+        for channel in self._channels.pop(process, ()):
             channel.cut()
 
     def _connect_worker(self, number: int) -> None:
-        worker = self.workers[number]
+        worker, owner = self.workers[number], self.owner
         reply: Channel[FromWorker] = Channel(
             self.world, lambda message: self._worker_says(number, message)
         )
         request: Channel[ToWorker] = Channel(
-            self.world, lambda frame: worker.receive(self.owner, frame, reply)
+            self.world, lambda frame: worker.receive(owner, frame, reply)
         )
         self.pool.connections[number] = request
         self._channels[worker] = (request, reply)
-        request.send(codec.encode(Hello(PROTOCOL_VERSION, self.owner)))
+        request.send(codec.encode(Hello(PROTOCOL_VERSION, owner)))
 
     def _connect_engine(self) -> None:
-        engine = self.engine
-        reply: Channel[tuple[int, bytes]] = Channel(
-            self.world, lambda step: self.pool.forward(*step)
-        )
+        engine, owner, pool = self.engine, self.owner, self.pool
+
+        def forward(step: tuple[int, bytes]) -> None:
+            pool.forward(*step)
+            if self.world.random.random() < REPEATED:
+                later = self.world.random.expovariate(1 / 0.02)
+                self.world.at(later, lambda: pool.forward(*step))
+
+        reply: Channel[tuple[int, bytes]] = Channel(self.world, forward)
         request: Channel[GenerationRequest | Cancel | Reassign] = Channel(
-            self.world, lambda message: engine.receive(self.owner, message)
+            self.world, lambda message: engine.receive(owner, message)
         )
-        engine.connect(self.owner, reply)
+        engine.connect(owner, reply)
         self._channels[engine] = (request, reply)
         self.client.connection, self.client.up = request, True
         self.streams.engine_up()
@@ -234,9 +309,9 @@ class System:
         self.streams.worker_lost(number, "killed")
 
     def _restart_worker(self, number: int) -> None:
-        self.workers[number] = SimulatedWorker()
-        self.lives.append(self.workers[number].registry)
-        self._connect_worker(number)
+        self.workers[number] = self._new_worker(number)
+        if self.frontend_alive:
+            self._connect_worker(number)
 
     def _engine_lost(self) -> None:
         self.client.connection, self.client.up = None, False
@@ -244,7 +319,8 @@ class System:
 
     def _restart_engine(self) -> None:
         self.engine = SimulatedEngine(self.world, self._scripts)
-        self._connect_engine()
+        if self.frontend_alive:
+            self._connect_engine()
 
     def _beat(self) -> None:
         self.streams.tick()
