@@ -1,8 +1,11 @@
 """The command line: `antiphon serve`, `antiphon keys add`."""
 
 import asyncio
+import importlib.util
 import logging
 import os
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -206,6 +209,24 @@ def serve(
     except StartError as error:
         _console.print(f"[bold red]Error:[/] {error}")
         raise typer.Exit(1) from error
+
+
+@app.command()
+def simulate(
+    seeds: Annotated[int, typer.Option(help="How many runs.", min=1)] = 100,
+    first: Annotated[int, typer.Option(help="The first run's seed.", min=0)] = 0,
+) -> None:
+    """Run the whole system on a virtual clock, with faults, and check its invariants.
+
+    Only in a checkout of the source: the simulation belongs to the tests.
+    """
+    if importlib.util.find_spec("tests") is None or not importlib.util.find_spec(
+        "tests.simulation"
+    ):
+        _console.print("[bold red]Error:[/] the simulation is part of the source's tests.")
+        raise typer.Exit(1)
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", str(seeds)]
+    raise typer.Exit(subprocess.call([*command, "--first", str(first)]))  # noqa: S603
 
 
 @keys.command("add")
