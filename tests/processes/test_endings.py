@@ -200,6 +200,7 @@ def test_a_killed_frontend(server: Server) -> None:
     server.wait_until(lambda: answers(server))
     server.wait_until(lambda: released(server, "owner_lost") == (0 if inline else lost + 2))
     server.wait_until_idle()
+    assert outcome(server, CHAT, BODIES[CHAT](Seed.ANSWER, stream=False)) == "stop"
 
 
 def read_until(client: socket.socket, text: bytes) -> None:

@@ -113,34 +113,11 @@ def test_an_idle_connection_is_closed_after_the_given_time(fresh: Server) -> Non
         assert 0.9 < time.monotonic() - asked < 20
 
 
-def test_a_killed_engine_ends_the_streams_with_an_error_and_comes_back(fresh: Server) -> None:
-    client = endless(fresh)
-    engine = fresh.child("engine.scripted")
-    engine.kill()
-    assert "the engine was lost" in rest_of(client)
-    fresh.wait_until(lambda: fresh.get("/health")[0] == 200)
-    fresh.wait_until_idle()
-    assert fresh.child("engine.scripted").pid != engine.pid
-    assert fresh.post(RESPONSES, responses_body(Seed.ANSWER))[0] == 200
-
-
 def test_without_an_engine_the_server_says_so_and_ends_when_told(fresh: Server) -> None:
     fresh.child("engine.scripted").kill()
     fresh.wait_until(lambda: fresh.get("/health")[0] == 503)
     fresh.process.send_signal(signal.SIGINT)
     assert fresh.wait_until_ended() == 0
-
-
-def test_a_killed_frontend_comes_back_and_its_streams_are_released(fresh: Server) -> None:
-    client = endless(fresh)
-    fresh.child("frontend.server").kill()
-    assert "response.completed" not in rest_of(client)
-    fresh.wait_until(lambda: answers(fresh))
-    assert fresh.post(RESPONSES, responses_body(Seed.ANSWER))[0] == 200
-    metrics = fresh.metrics()
-    lost = [v for k, v in metrics.items() if "streams_released" in k and "owner_lost" in k]
-    assert sum(lost) == 1
-    fresh.wait_until_idle()
 
 
 def answers(server: Server) -> bool:
