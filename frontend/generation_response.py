@@ -94,7 +94,7 @@ class GenerationResponse(Response):
 def _raise_unless_encoded(handle: StreamHandle) -> None:
     """An end that the worker could not even encode is told as an HTTP error."""
     if handle.terminal is not None and not handle.has_bytes:
-        raise ServerError("The request failed while its answer was being prepared.")
+        raise ServerError(handle.terminal.message or "The request's answer cannot be prepared.")
 
 
 async def _client_left(receive: Receive) -> None:

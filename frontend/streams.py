@@ -228,10 +228,16 @@ class Streams:
     def worker_output(self, worker: int, output: Output) -> None:
         """Hand an output to its stream; one for a stream that is gone or moved is dropped."""
         handle = self._find(worker, output.stream_id, output.lease)
-        if handle is not None:
+        if handle is None:
+            return
+        terminal = output.terminal
+        if terminal is not None and terminal.message and handle.begun:
+            # Its new worker could not even make its state; its client waits for an end.
+            self._fail_here(handle, _server_error(terminal.message))
+        else:
             handle.deliver(output)
-            if output.resumed or output.terminal is not None:
-                self._arrived(handle)
+        if output.resumed or terminal is not None:
+            self._arrived(handle)
 
     def worker_released(self, worker: int, released: Released) -> None:
         """A worker does not hold a stream, or no longer: its client is told."""

@@ -258,12 +258,14 @@ class WorkerStatus(Message, frozen=True, tag="worker_status"):
 
 
 class Terminal(Message, frozen=True):
-    """A stream's end as its client sees it. `status` is the HTTP status of an unstreamed reply."""
+    """A stream's end as its client sees it. `status` is the HTTP status of an unstreamed reply,
+    `message` what an end by an error that could not be encoded is to say."""
 
     reason: Literal["final", "error"]
     status: int
     output_tokens: int
     stopped_early: bool = False
+    message: str = ""
 
 
 class Output(Message, frozen=True):

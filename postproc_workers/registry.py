@@ -174,8 +174,8 @@ class Registry:
         self.opened += 1
         try:
             processor = self._make_processor(opening)
-        except Exception:
-            return self._never_began(opening)
+        except Exception as error:
+            return self._never_began(opening, error)
         stream = _Stream(opening.stream_id, opening.lease, processor, owned, opening.resume)
         owned.live[opening.stream_id] = stream
         try:
@@ -276,10 +276,10 @@ class Registry:
             _logger.exception("stream %d: its failure cannot be encoded", stream.stream_id)
         return _last_output(stream, "error", failure.status)
 
-    def _never_began(self, opening: Open) -> Outputs:
+    def _never_began(self, opening: Open, error: Exception) -> Outputs:
         _logger.exception("stream %d cannot be opened", opening.stream_id)
         self.released[Reason.ERROR.value] += 1
-        terminal = Terminal("error", 500, 0)
+        terminal = Terminal("error", 500, 0, message=str(error) or type(error).__name__)
         return Outputs([Output(opening.stream_id, opening.lease, 0, 0, b"", terminal)])
 
     def _find(self, owner: Owner, stream_id: int, lease: int) -> _Stream | None:

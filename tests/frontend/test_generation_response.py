@@ -296,8 +296,9 @@ def test_what_cannot_be_encoded_is_an_http_error(
 ) -> None:
     async def scenario() -> None:
         system, client = LocalSystem(1, processor), Client()
-        with pytest.raises(ServerError):
+        with pytest.raises(ServerError) as raised:
             await client.call(system, form, streaming)
+        assert raised.value.message
         assert client.held == [{}]
         assert client.messages == []
         assert system.released == {"error": 1}

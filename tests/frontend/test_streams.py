@@ -209,6 +209,15 @@ def test_a_lost_workers_stream_goes_on_elsewhere() -> None:
     assert (handle.worker, peers.load, peers.streams.moved) == (1, {0: 0, 1: 1}, 1)
 
 
+def test_a_moved_stream_that_cannot_be_opened_anew_ends_with_the_reason() -> None:
+    peers = Peers()
+    handle = peers.begun(tokens=3)
+    peers.lose(0)
+    cannot = Terminal("error", 500, 0, message="no table of glyphs")
+    peers.streams.worker_output(1, Output(1, 2, 0, 0, b"", cannot))
+    assert told_error(handle) == "no table of glyphs"
+
+
 def test_a_drained_worker_is_told_to_let_go() -> None:
     peers = Peers()
     peers.begun(tokens=3)
