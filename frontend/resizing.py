@@ -29,13 +29,7 @@ class Resizer:
     async def adopt(self) -> None:
         """Connect to the workers that there are: more or fewer than when the run was started."""
         async with self._changing:
-            addresses = await ask(self._control, ListWorkers())
-            for worker in list(self._pool.load):
-                if worker not in addresses:
-                    self._leave(worker)
-            for worker, address in addresses.items():
-                if worker not in self._pool.load:
-                    self._pool.add(worker, address)
+            self._follow(await ask(self._control, ListWorkers()))
 
     async def set_count(self, workers: int) -> None:
         """Start or drain as many workers as it takes."""
@@ -53,11 +47,9 @@ class Resizer:
             await self._drain(worker)
 
     async def _start(self) -> None:
-        addresses = await ask(self._control, StartWorker())
-        [worker] = addresses.keys() - self._pool.load.keys()
-        self._pool.add(worker, addresses[worker])
-        if not await self._pool.wait_until_up(worker, START_SECONDS):
-            raise ResizeError(f"worker {worker} did not come up in {START_SECONDS:.0f} s")
+        for worker in self._follow(await ask(self._control, StartWorker())):
+            if not await self._pool.wait_until_up(worker, START_SECONDS):
+                raise ResizeError(f"worker {worker} did not come up in {START_SECONDS:.0f} s")
 
     async def _drain(self, worker: int) -> None:
         if worker not in self._pool.load:
@@ -66,6 +58,16 @@ class Resizer:
             raise ResizeError("no other worker is up to take its streams")
         self._leave(worker)
         await ask(self._control, StopWorker(worker))
+
+    def _follow(self, addresses: dict[int, str]) -> list[int]:
+        """Have the workers that the supervisor has; returns those that are new here. There can be
+        several: the supervisor has also those that it could not be asked to end."""
+        for worker in self._pool.load.keys() - addresses.keys():
+            self._leave(worker)
+        new = sorted(addresses.keys() - self._pool.load.keys())
+        for worker in new:
+            self._pool.add(worker, addresses[worker])
+        return new
 
     def _leave(self, worker: int) -> None:
         self._pool.retire(worker)

@@ -187,8 +187,8 @@ class LinkedPool(Pool):
     def add(self, worker: int, address: str) -> None:
         """Connect to one more worker."""
         self.load[worker], self.status[worker] = 0, None
-        self._connections[worker] = _Connection(address)
-        self._connect(worker)
+        connection = self._connections[worker] = _Connection(address)
+        self._connect(worker, connection)
 
     def retire(self, worker: int) -> None:
         """Give a worker no more streams, though it is still there for those that it has."""
@@ -247,9 +247,9 @@ class LinkedPool(Pool):
         for worker in list(self._connections):
             self.remove(worker)
 
-    def _connect(self, worker: int) -> None:
-        connection = self._connections.get(worker)
-        if connection is None:
+    def _connect(self, worker: int, connection: _Connection) -> None:
+        """Connect, unless this worker has been removed since, though one of its number be there."""
+        if self._connections.get(worker) is not connection:
             return
         try:
             connection.link = Link(
@@ -301,7 +301,7 @@ class LinkedPool(Pool):
         connection.answered.clear()
         connection.refreshed.set()
         self.status[worker] = None
-        self._loop.call_later(RECONNECT_SECONDS, self._connect, worker)
+        self._loop.call_later(RECONNECT_SECONDS, self._connect, worker, connection)
         if was_up:
             _logger.warning("worker %d is lost: %s", worker, reason)
             self._events.worker_lost(worker, reason)

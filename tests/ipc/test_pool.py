@@ -1,7 +1,7 @@
 """A LinkedPool against a worker's Listener: when a worker is up, and when it is lost."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -153,5 +153,52 @@ def test_looking_at_the_status_is_no_heartbeat() -> None:
                 received = listener.receive()
                 message = received and received[1]
             listener.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_new_worker_under_an_old_number_is_connected_to_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if the old one was just about to be connected to again."""
+    made: list[Callable[[str], None]] = []
+
+    class PlayedLink:
+        """Tells how it can be lost."""
+
+        def __init__(
+            self,
+            context: object,
+            address: str,
+            owner: Owner,
+            on_message: object,
+            on_lost: Callable[[str], None],
+            *,
+            key: object,
+        ) -> None:
+            made.append(on_lost)
+
+        def send(self, parts: object) -> None: ...
+        def close(self, linger: float = 0.0) -> None: ...
+
+    monkeypatch.setattr("postproc_workers.pool.Link", PlayedLink)
+    monkeypatch.setattr("postproc_workers.pool.RECONNECT_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        pool = LinkedPool(context, {0: "ipc:///old"}, OWNER, Events())
+        made[0]("killed")
+        pool.remove(0)
+        pool.add(0, "ipc:///new")
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.0, later.set)
+        await later.wait()
+        assert len(made) == 2
+        made[1]("killed")
+        asyncio.get_running_loop().call_later(0.0, later.set)
+        later.clear()
+        await later.wait()
+        assert len(made) == 3
+        context.term()
 
     asyncio.run(scenario())
