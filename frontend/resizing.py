@@ -1,6 +1,8 @@
 """Changes the number of workers while serving: no stream is lost by it."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from frontend.control import ListWorkers, StartWorker, StopWorker, ask
@@ -8,6 +10,7 @@ from frontend.streams import Streams
 from postproc_workers.pool import LinkedPool
 
 START_SECONDS = 30.0
+SHUTTING_DOWN = "the server is shutting down"
 
 
 class ResizeError(Exception):
@@ -25,17 +28,25 @@ class Resizer:
         self._streams = streams
         self._control = control
         self._changing = asyncio.Lock()
+        self._stopping = False
+        self._change: asyncio.Timeout | None = None
+
+    def stop(self) -> None:
+        """Give up the change that is being made, and make no more."""
+        self._stopping = True
+        if self._change is not None:
+            self._change.reschedule(asyncio.get_running_loop().time())
 
     async def adopt(self) -> None:
         """Connect to the workers that there are: more or fewer than when the run was started."""
-        async with self._changing:
+        async with self._one_change():
             self._follow(await ask(self._control, ListWorkers()))
 
     async def set_count(self, workers: int) -> None:
         """Start or drain as many workers as it takes."""
         if workers < 1:
             raise ResizeError("at least one worker is needed")
-        async with self._changing:
+        async with self._one_change():
             while len(self._pool.load) < workers:
                 await self._start()
             while len(self._pool.load) > workers:
@@ -43,8 +54,21 @@ class Resizer:
 
     async def drain(self, worker: int) -> None:
         """Move a worker's streams to the others, and end it."""
-        async with self._changing:
+        async with self._one_change():
             await self._drain(worker)
+
+    @asynccontextmanager
+    async def _one_change(self) -> AsyncIterator[None]:
+        async with self._changing:
+            if self._stopping:
+                raise ResizeError(SHUTTING_DOWN)
+            try:
+                async with asyncio.timeout(None) as self._change:
+                    yield
+            except TimeoutError as error:
+                raise ResizeError(SHUTTING_DOWN) from error
+            finally:
+                self._change = None
 
     async def _start(self) -> None:
         for worker in self._follow(await ask(self._control, StartWorker())):
