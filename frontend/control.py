@@ -10,6 +10,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+REQUEST_SECONDS = 5.0
+"""After so long whoever has connected but sends no request is sent away."""
+
 
 class ListWorkers(Struct, frozen=True, tag="list"):
     """Which workers are there?"""
@@ -72,16 +75,23 @@ async def serve_control(
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            line = await reader.readline()
-            try:
-                request = msgspec.json.decode(line, type=Request)
-            except msgspec.DecodeError as error:
-                reply: Reply = Refusal(str(error))
-            else:
-                reply = await carry_out(request)
+            reply = await _reply(reader, carry_out)
+            # To nobody if the frontend has died meanwhile; its next life asks for what there is.
             writer.write(msgspec.json.encode(reply) + b"\n")
-            await writer.drain()
         finally:
             writer.close()
 
     return await asyncio.start_unix_server(answer, path)
+
+
+async def _reply(
+    reader: asyncio.StreamReader, carry_out: Callable[[Request], Awaitable[Reply]]
+) -> Reply:
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            line = await reader.readline()
+        request = msgspec.json.decode(line, type=Request)
+    except (ValueError, OSError) as error:
+        # No JSON, another one, or too long a line; TimeoutError is an OSError.
+        return Refusal(str(error) or "no request came")
+    return await carry_out(request)

@@ -88,6 +88,8 @@ class Service:
     async def drain(self) -> None:
         """Take no more requests, and let the running ones end, the last of them by an error."""
         self.draining = True
+        if self.resizer is not None:
+            self.resizer.stop()
         if not await _within(self.settings.drain_seconds, self.streams.none_live):
             self.streams.fail_all("overloaded", "the server is shutting down")
             await _within(FAREWELL_SECONDS, self.streams.none_live)

@@ -124,6 +124,9 @@ class Child:
         )
         self.starts += 1
         _logger.info("%s is process %d", self.name, self.process.pid)
+        if self._stopping.is_set():
+            # Told to stop while it was being started, when there was nothing to end yet.
+            self.kill()
         return await self.process.wait()
 
 
@@ -204,6 +207,8 @@ class Supervisor:
 
     async def _carry_out(self, request: Request) -> Reply:
         """What the frontend asks for: workers, started and ended while serving."""
+        if self._stop_asked.is_set():
+            return Refusal("the server is stopping")
         match request:
             case StartWorker():
                 number = next(n for n in count() if n not in self.workers)
@@ -211,10 +216,12 @@ class Supervisor:
                 assert self._group is not None
                 self._group.create_task(self.workers[number].keep())
             case StopWorker(number):
-                if number not in self.workers:
+                if number not in self._addresses:
                     return Refusal(f"there is no worker {number}")
                 del self._addresses[number]
-                await self.workers.pop(number).stop()
+                await self.workers[number].stop()
+                # Only now can its number, and with it its address, be another's.
+                del self.workers[number]
         return Workers(self._addresses)
 
     def _add_worker(self, number: int) -> None:

@@ -37,6 +37,9 @@ from postproc_workers.registry import Registry
 _logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.1
+GATHER_SECONDS = 0.05
+"""How long after a worker's loss it is told. Of workers that die together all are noticed by then,
+so that no stream is moved from one to the next, and blamed for the end of each."""
 UNANSWERED_HEARTBEATS = 10
 """After so many, about a second each, a worker counts as lost. ZeroMQ's own heartbeat does not find
 out a hanging peer whose socket is full."""
@@ -187,8 +190,8 @@ class LinkedPool(Pool):
     def add(self, worker: int, address: str) -> None:
         """Connect to one more worker."""
         self.load[worker], self.status[worker] = 0, None
-        self._connections[worker] = _Connection(address)
-        self._connect(worker)
+        connection = self._connections[worker] = _Connection(address)
+        self._connect(worker, connection)
 
     def retire(self, worker: int) -> None:
         """Give a worker no more streams, though it is still there for those that it has."""
@@ -247,9 +250,9 @@ class LinkedPool(Pool):
         for worker in list(self._connections):
             self.remove(worker)
 
-    def _connect(self, worker: int) -> None:
-        connection = self._connections.get(worker)
-        if connection is None:
+    def _connect(self, worker: int, connection: _Connection) -> None:
+        """Connect, unless this worker has been removed since, though one of its number be there."""
+        if self._connections.get(worker) is not connection:
             return
         try:
             connection.link = Link(
@@ -301,7 +304,13 @@ class LinkedPool(Pool):
         connection.answered.clear()
         connection.refreshed.set()
         self.status[worker] = None
-        self._loop.call_later(RECONNECT_SECONDS, self._connect, worker)
         if was_up:
             _logger.warning("worker %d is lost: %s", worker, reason)
+            self._loop.call_later(GATHER_SECONDS, self._tell_lost, worker, connection, reason)
+        else:
+            self._loop.call_later(RECONNECT_SECONDS, self._connect, worker, connection)
+
+    def _tell_lost(self, worker: int, connection: _Connection, reason: str) -> None:
+        if self._connections.get(worker) is connection:
             self._events.worker_lost(worker, reason)
+            self._loop.call_later(RECONNECT_SECONDS, self._connect, worker, connection)

@@ -1,7 +1,7 @@
 """A LinkedPool against a worker's Listener: when a worker is up, and when it is lost."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -111,8 +111,8 @@ def test_a_worker_that_answers_no_heartbeat_is_lost_and_found_again() -> None:
             assert given.pool.up == [0]
             given.pool.heartbeat()
             assert given.pool.up == []
-            assert given.events.lost == ["it does not answer"]
             await given.until_up(listener)
+            assert given.events.lost == ["it does not answer"]
             listener.close()
 
     asyncio.run(scenario())
@@ -153,5 +153,84 @@ def test_looking_at_the_status_is_no_heartbeat() -> None:
                 received = listener.receive()
                 message = received and received[1]
             listener.close()
+
+    asyncio.run(scenario())
+
+
+class PlayedLink:
+    """A link whose peer the test plays; `made` has all of a test's."""
+
+    made: list["PlayedLink"]
+
+    def __init__(
+        self,
+        context: object,
+        address: str,
+        owner: Owner,
+        on_message: Callable[[list[bytes]], None],
+        on_lost: Callable[[str], None],
+        *,
+        key: object,
+    ) -> None:
+        self.receive = on_message
+        self.lose = on_lost
+        self.made.append(self)
+
+    def send(self, parts: object) -> None: ...
+    def close(self, linger: float = 0.0) -> None: ...
+
+
+@pytest.fixture
+def links(monkeypatch: pytest.MonkeyPatch) -> list[PlayedLink]:
+    PlayedLink.made = []
+    monkeypatch.setattr("postproc_workers.pool.Link", PlayedLink)
+    monkeypatch.setattr("postproc_workers.pool.RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr("postproc_workers.pool.GATHER_SECONDS", 0.0)
+    return PlayedLink.made
+
+
+async def timers_have_run() -> None:
+    """Wait until what was scheduled for now is done."""
+    done = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.0, done.set)
+    await done.wait()
+
+
+def test_a_new_worker_under_an_old_number_is_connected_to_once(links: list[PlayedLink]) -> None:
+    """Also if the old one was just about to be connected to again."""
+
+    async def scenario() -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        pool = LinkedPool(context, {0: "ipc:///old"}, OWNER, Events())
+        links[0].lose("killed")
+        pool.remove(0)
+        pool.add(0, "ipc:///new")
+        await timers_have_run()
+        assert len(links) == 2
+        links[1].lose("killed")
+        await timers_have_run()
+        assert len(links) == 3
+        context.term()
+
+    asyncio.run(scenario())
+
+
+def test_of_workers_that_die_together_none_is_up_when_a_loss_is_told(
+    links: list[PlayedLink],
+) -> None:
+    """Otherwise a stream is moved from the first to the second, and blamed for both."""
+
+    async def scenario() -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        events = Events()
+        pool = LinkedPool(context, {0: "ipc:///0", 1: "ipc:///1"}, OWNER, events)
+        for link in links:
+            link.receive([codec.encode(WorkerInfo(PROTOCOL_VERSION, 0, 1))])
+        links[0].lose("the first")
+        assert (pool.up, events.lost) == ([1], [])
+        links[1].lose("the second")
+        await timers_have_run()
+        assert (pool.up, events.lost) == ([], ["the first", "the second"])
+        context.term()
 
     asyncio.run(scenario())
