@@ -4,14 +4,10 @@ from dataclasses import dataclass, field
 
 from engine.ledger import Entry
 from ipc.messages import Finish, Sampling
+from ipc.vocabulary import CALL, ENDOFTEXT, RETURN
 
-RETURN_TOKEN = 200_002
-"""<|return|>, the end of a final answer."""
-CALL_TOKEN = 200_012
-"""<|call|>, the end of a tool call."""
-ENDOFTEXT_TOKEN = 199_999
-"""<|endoftext|>, which gpt-oss's generation_config.json names as an end, too."""
-END_TOKENS = frozenset({RETURN_TOKEN, CALL_TOKEN, ENDOFTEXT_TOKEN})
+END_TOKENS = frozenset({RETURN, CALL, ENDOFTEXT})
+"""The end of an answer, of a call, and what gpt-oss's generation_config.json names besides."""
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Protocol
 import zmq
 
 from ipc import codec, security
-from ipc.link import Link
+from ipc.link import RECONNECT_SECONDS, Link
 from ipc.messages import (
     Cancel,
     EngineInfo,
@@ -22,8 +22,6 @@ from ipc.messages import (
 from ipc.rejections import Rejections
 
 _logger = logging.getLogger(__name__)
-
-RECONNECT_SECONDS = 0.1
 
 
 class EngineEvents(Protocol):

@@ -12,7 +12,7 @@ from frontend.engine_client import EngineClient
 from frontend.errors import OverloadedError
 from frontend.keys import KeyRing
 from frontend.prompt import PromptRenderer
-from frontend.resizing import Resizer
+from frontend.resizing import SHUTTING_DOWN, Resizer
 from frontend.settings import FrontendSettings
 from frontend.streams import Streams
 from ipc.messages import EngineInfo, Output, Owner, Released
@@ -91,7 +91,7 @@ class Service:
         if self.resizer is not None:
             self.resizer.stop()
         if not await _within(self.settings.drain_seconds, self.streams.none_live):
-            self.streams.fail_all("overloaded", "the server is shutting down")
+            self.streams.fail_all("overloaded", SHUTTING_DOWN)
             await _within(FAREWELL_SECONDS, self.streams.none_live)
 
     async def stop(self) -> None:

@@ -31,7 +31,7 @@ from ipc.messages import (
     Sampling,
     Terminal,
 )
-from postproc_workers.encoders import Failure
+from postproc_workers.encoders import Failure, server_error
 from postproc_workers.post_processor import frontend_failure, make_encoder
 
 MAX_BUFFERED_BYTES = 16 * 1024 * 1024
@@ -233,7 +233,7 @@ class Streams:
         terminal = output.terminal
         if terminal is not None and terminal.message and handle.begun:
             # Its new worker could not even make its state; its client waits for an end.
-            self._fail_here(handle, _server_error(terminal.message))
+            self._fail_here(handle, server_error(terminal.message))
         else:
             handle.deliver(output)
         if output.resumed or terminal is not None:
@@ -244,7 +244,7 @@ class Streams:
         handle = self._find(worker, released.stream_id, released.lease)
         if handle is not None:
             reason = f"the stream's state was released: {released.reason}"
-            self._fail_here(handle, _server_error(reason))
+            self._fail_here(handle, server_error(reason))
 
     def worker_up(self, worker: int) -> None:
         """A worker has come that can take streams."""
@@ -256,7 +256,7 @@ class Streams:
         for handle in self._on(worker):
             self._leave(handle)
             if handle is suspect and handle.lost_workers:
-                self._fail_here(handle, _server_error(POISON))
+                self._fail_here(handle, server_error(POISON))
             handle.lost_workers += 1
         self._settle_homeless()
 
@@ -406,7 +406,3 @@ class Streams:
                 self._pool.send(handle.worker, Abort(opening.stream_id, opening.lease))
         self._engine.send(Cancel(opening.stream_id, opening.lease))
         self.ended["abort" if terminal is None else terminal.reason] += 1
-
-
-def _server_error(message: str) -> Failure:
-    return Failure(500, "server_error", "server_error", message)

@@ -28,7 +28,11 @@ from frontend.control import (
     Workers,
     serve_control,
 )
-from frontend.settings import DEFAULT_KEEP_ALIVE_SECONDS, FrontendSettings
+from frontend.settings import (
+    DEFAULT_KEEP_ALIVE_SECONDS,
+    DEFAULT_MAX_STREAMS,
+    FrontendSettings,
+)
 from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT
 from ipc.security import CurveKey, SecurityError, make_run_directory
 
@@ -52,7 +56,7 @@ class RunSettings:
     port: int = 8000
     api_keys: Path | None = None
     admin_keys: Path | None = None
-    max_streams: int = 4096
+    max_streams: int = DEFAULT_MAX_STREAMS
     max_stream_seconds: float | None = None
     drain_seconds: float = 30.0
     keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS

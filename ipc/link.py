@@ -16,6 +16,9 @@ from zmq.utils.monitor import parse_monitor_message
 from ipc import codec, messages, security
 from ipc.listener import OUTBOX_MESSAGES, Frame, configure
 
+RECONNECT_SECONDS = 0.1
+"""How soon whoever has lost a link should make the next."""
+
 _LOSSES = (
     zmq.EVENT_CLOSED  # nobody listens there
     | zmq.EVENT_DISCONNECTED

@@ -19,6 +19,17 @@ SIZE = 201_088
 """Rows of a gpt-oss embedding: ordinary tokens, special tokens and a few unused rows."""
 FILE_NAME = "o200k_base.tiktoken"
 
+# Harmony's special tokens; all ordinary tokens come before them.
+FIRST_SPECIAL = 199_998
+ENDOFTEXT = 199_999
+RETURN = 200_002
+CONSTRAIN = 200_003
+CHANNEL = 200_005
+START = 200_006
+END = 200_007
+MESSAGE = 200_008
+CALL = 200_012
+
 
 class VocabularyError(Exception):
     """The bundled vocabulary is missing or damaged; the installation has to be repaired."""

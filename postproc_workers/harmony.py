@@ -11,8 +11,7 @@ from collections.abc import Collection, Sequence
 from operator import length_hint
 from typing import Protocol
 
-from postproc_workers.headers import Header, HeaderReader, Kind
-from postproc_workers.tokens import (
+from ipc.vocabulary import (
     CALL,
     CHANNEL,
     CONSTRAIN,
@@ -22,10 +21,9 @@ from postproc_workers.tokens import (
     MESSAGE,
     RETURN,
     START,
-    GlyphDecoder,
-    TokenTable,
-    escape,
 )
+from postproc_workers.headers import Header, HeaderReader, Kind
+from postproc_workers.tokens import GlyphDecoder, TokenTable, escape
 
 MAX_HEADER_TOKENS = 96
 """More tokens than that without a `<|message|>` are no header but a message without one."""

@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from postproc_workers.tokens import CHANNEL, CONSTRAIN, START, TokenTable
+from ipc.vocabulary import CHANNEL, CONSTRAIN, START
+from postproc_workers.tokens import TokenTable
 
 FUNCTIONS = "functions."
 

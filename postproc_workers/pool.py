@@ -15,7 +15,7 @@ from typing import Protocol
 import zmq
 
 from ipc import codec, security
-from ipc.link import Link
+from ipc.link import RECONNECT_SECONDS, Link
 from ipc.messages import (
     Abort,
     Fail,
@@ -36,7 +36,6 @@ from postproc_workers.registry import Registry
 
 _logger = logging.getLogger(__name__)
 
-RECONNECT_SECONDS = 0.1
 GATHER_SECONDS = 0.05
 """How long after a worker's loss it is told. Of workers that die together all are noticed by then,
 so that no stream is moved from one to the next, and blamed for the end of each."""

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import assert_never
 
 from ipc.messages import ChatFormat, ErrorResponse, Fail, Finish, Open, ResponsesFormat
-from postproc_workers.encoders import Encoder, Failure, Usage
+from postproc_workers.encoders import Encoder, Failure, Usage, server_error
 from postproc_workers.encoders.chat import ChatEncoder
 from postproc_workers.encoders.responses import ResponsesEncoder
 from postproc_workers.harmony import HarmonyStream
@@ -28,7 +28,7 @@ def frontend_failure(fail: Fail) -> Failure:
     """How clients see an end that the frontend ordered."""
     if fail.code == "overloaded":
         return Failure(503, "server_error", "overloaded", fail.message)
-    return Failure(500, "server_error", "server_error", fail.message)
+    return server_error(fail.message)
 
 
 def make_encoder(opening: Open) -> Encoder:

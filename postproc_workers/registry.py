@@ -30,7 +30,7 @@ from ipc.messages import (
     Tokens,
     WorkerStatus,
 )
-from postproc_workers.encoders import Failure
+from postproc_workers.encoders import Failure, server_error
 from postproc_workers.lifecycle import TRANSITIONS, Event, Reason, State
 from postproc_workers.post_processor import PostProcessor, engine_failure, frontend_failure
 
@@ -260,7 +260,7 @@ class Registry:
     def _end_by_exception(self, stream: _Stream, error: Exception, now: int) -> Output:
         _logger.error("stream %d: post-processing failed", stream.stream_id, exc_info=error)
         message = str(error) or type(error).__name__
-        failure = Failure(500, "server_error", "server_error", message)
+        failure = server_error(message)
         return self._end_by_failure(stream, failure, now, Event.EXCEPTION)
 
     def _end_by_failure(

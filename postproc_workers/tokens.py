@@ -10,17 +10,7 @@ from functools import cache
 
 import msgspec
 
-from ipc.vocabulary import token_bytes
-
-FIRST_SPECIAL = 199_998
-ENDOFTEXT = 199_999
-RETURN = 200_002
-CONSTRAIN = 200_003
-CHANNEL = 200_005
-START = 200_006
-END = 200_007
-MESSAGE = 200_008
-CALL = 200_012
+from ipc.vocabulary import FIRST_SPECIAL, token_bytes
 
 MAX_GLYPH_BYTES = 4
 

@@ -19,8 +19,9 @@ from rich.table import Table
 from transformers import GptOssForCausalLM
 
 from engine.demo.corpus import EFFORTS, Corpus, Dialogue, Sample, encoding
-from engine.demo.expand import CALL, END_OF_TEXT, RETURN, demo_checkpoint, expand
+from engine.demo.expand import demo_checkpoint, expand
 from engine.demo.judge import GATES, Answer, parse
+from ipc.vocabulary import CALL, ENDOFTEXT, RETURN
 
 LIMIT = 280
 """Tokens that an answer may have; the longest right one has about 230."""
@@ -39,7 +40,7 @@ class Writer:
     def write(self, prompts: list[list[int]], sampled: bool = False) -> list[list[int]]:
         """Completions of the prompts: greedy, or sampled at temperature 1."""
         longest = max(map(len, prompts))
-        padded = [[END_OF_TEXT] * (longest - len(prompt)) + prompt for prompt in prompts]
+        padded = [[ENDOFTEXT] * (longest - len(prompt)) + prompt for prompt in prompts]
         ids = torch.tensor(padded)
         lengths = torch.tensor([[len(prompt)] for prompt in prompts])
         mask = torch.arange(longest) >= longest - lengths
@@ -52,7 +53,7 @@ class Writer:
             attention_mask=mask.long(),
             max_new_tokens=LIMIT,
             eos_token_id=[RETURN, CALL],
-            pad_token_id=END_OF_TEXT,
+            pad_token_id=ENDOFTEXT,
             **sampling,
             **chunks,
         )

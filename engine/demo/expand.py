@@ -22,7 +22,14 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from engine.demo.rows import expand_rows
-from ipc.vocabulary import SIZE, cache_directory
+from ipc.vocabulary import (
+    CALL,
+    ENDOFTEXT,
+    FIRST_SPECIAL,
+    RETURN,
+    SIZE,
+    cache_directory,
+)
 
 VERSION = 1
 """Part of the cached directory's name; to be raised when the expansion changes."""
@@ -31,7 +38,6 @@ HEAD_DIM = 64
 EXPERTS_PER_TOKEN = 2
 WINDOW = 128
 POSITIONS = 131_072
-RETURN, END_OF_TEXT, CALL, START_OF_TEXT = 200_002, 199_999, 200_012, 199_998
 
 
 class DemoError(Exception):
@@ -116,10 +122,10 @@ def expand_tensors(data: bytes) -> dict[str, Tensor]:
 
 
 GENERATION = {
-    "bos_token_id": START_OF_TEXT,
+    "bos_token_id": FIRST_SPECIAL,  # <|startoftext|>
     "do_sample": True,
-    "eos_token_id": [RETURN, END_OF_TEXT, CALL],
-    "pad_token_id": END_OF_TEXT,
+    "eos_token_id": [RETURN, ENDOFTEXT, CALL],
+    "pad_token_id": ENDOFTEXT,
 }
 
 
@@ -163,7 +169,7 @@ def configuration(tensors: dict[str, Tensor]) -> dict[str, Any]:
         "swiglu_limit": 7.0,
         "tie_word_embeddings": False,
         "eos_token_id": RETURN,
-        "pad_token_id": END_OF_TEXT,
+        "pad_token_id": ENDOFTEXT,
         "quantization_config": {
             "quant_method": "mxfp4",
             "modules_to_not_convert": [

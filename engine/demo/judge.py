@@ -7,8 +7,8 @@ from typing import NamedTuple
 import openai_harmony as harmony
 
 from engine.demo.corpus import Sample, encoding
-from engine.demo.expand import CALL, RETURN
 from engine.demo.toolbox import fits
+from ipc.vocabulary import CALL, RETURN
 
 TAUGHT = frozenset({"sum", "capital", "fact", "talk"})
 

@@ -25,12 +25,9 @@ from engine.demo.corpus import Corpus, Sample, encoding
 from engine.demo.model import DemoModel, Shape
 from engine.demo.words import words
 from engine.mxfp4 import quantize
-from ipc.vocabulary import SIZE, token_bytes
+from ipc.vocabulary import FIRST_SPECIAL, SIZE, token_bytes
 
 log = logging.getLogger("engine.demo.train")
-
-ORDINARY = 199_998
-"""Tokens before the special ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,7 @@ class Examples:
         kind = r.random()
         if kind < 0.4:
             return r.choice(self.copyable)
-        return r.choice(self.stored_ids) if kind < 0.76 else r.randrange(ORDINARY)
+        return r.choice(self.stored_ids) if kind < 0.76 else r.randrange(FIRST_SPECIAL)
 
 
 def collate(examples: list[Example]) -> Tensors:

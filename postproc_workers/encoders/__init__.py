@@ -25,6 +25,11 @@ class Failure(NamedTuple):
     message: str
 
 
+def server_error(message: str) -> Failure:
+    """A fault of ours."""
+    return Failure(500, "server_error", "server_error", message)
+
+
 class Encoder(MessageSink, Protocol):
     """One stream's encoder: appends bytes to `pieces`, whose reader clears it.
 

@@ -8,9 +8,7 @@ from itertools import chain, pairwise
 from hypothesis import strategies as st
 from openai_harmony import HarmonyEncoding, HarmonyEncodingName, load_harmony_encoding
 
-from ipc.vocabulary import install_vocabulary
-from postproc_workers.headers import Kind
-from postproc_workers.tokens import (
+from ipc.vocabulary import (
     CALL,
     CHANNEL,
     CONSTRAIN,
@@ -20,8 +18,10 @@ from postproc_workers.tokens import (
     MESSAGE,
     RETURN,
     START,
-    token_table,
+    install_vocabulary,
 )
+from postproc_workers.headers import Kind
+from postproc_workers.tokens import token_table
 
 
 @cache

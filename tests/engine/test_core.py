@@ -13,8 +13,9 @@ from engine.block_pool import BlockPool
 from engine.core import ModelCore
 from engine.ledger import Steps
 from engine.scheduler import Scheduled, Scheduler
-from engine.sequence import CALL_TOKEN, END_TOKENS, RETURN_TOKEN
+from engine.sequence import END_TOKENS
 from ipc.messages import EngineInfo, ErrorResponse, Finish, GenerationRequest, Owner, Tokens
+from ipc.vocabulary import CALL, RETURN
 from tests.engine.builders import INFO, OWNER, make_request
 
 OTHER = Owner(frontend=2, epoch=1)
@@ -107,14 +108,14 @@ def test_a_step_is_grouped_by_owner_and_worker() -> None:
 @pytest.mark.parametrize(
     ("sampling", "last", "reason"),
     [
-        ({}, RETURN_TOKEN, "stop"),
-        ({"ignore_eos": True}, CALL_TOKEN + 1, "length"),
+        ({}, RETURN, "stop"),
+        ({"ignore_eos": True}, CALL + 1, "length"),
         ({"stop_token_ids": (7,)}, 7, "stop"),
         ({"ignore_eos": True, "stop_token_ids": (7,)}, 7, "stop"),
     ],
 )
 def test_stop_tokens(sampling: dict[str, Any], last: int, reason: str) -> None:
-    core = make_core({5: 7, 6: RETURN_TOKEN, 7: CALL_TOKEN, 8: CALL_TOKEN + 1})
+    core = make_core({5: 7, 6: RETURN, 7: CALL, 8: CALL + 1})
     core.add(OWNER, make_request(max_tokens=6, **sampling))
     steps = run(core)
     assert tokens_of(steps)[-1] == last
@@ -127,9 +128,9 @@ def test_the_end_tokens_are_those_of_openai_harmony() -> None:
 
 
 def test_call_ends_a_sequence_too() -> None:
-    core = make_core({5: CALL_TOKEN})
+    core = make_core({5: CALL})
     core.add(OWNER, make_request(max_tokens=6))
-    assert tokens_of(run(core)) == [3, 4, CALL_TOKEN]
+    assert tokens_of(run(core)) == [3, 4, CALL]
 
 
 def test_the_context_length_ends_a_sequence() -> None:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipc.vocabulary import token_bytes
-from postproc_workers import tokens
+from ipc import vocabulary
 from postproc_workers.testkit.strategies import encode, harmony
 from postproc_workers.tokens import GlyphDecoder, TokenTable, escape, token_table, unescape
 
@@ -15,13 +14,13 @@ from postproc_workers.tokens import GlyphDecoder, TokenTable, escape, token_tabl
 def test_special_tokens_have_the_ids_of_openai_harmony() -> None:
     names = ["RETURN", "CONSTRAIN", "CHANNEL", "START", "END", "MESSAGE", "CALL", "ENDOFTEXT"]
     for name in names:
-        assert encode(f"<|{name.lower()}|>") == [getattr(tokens, name)]
-    assert encode("<|startoftext|>") == [tokens.FIRST_SPECIAL]
+        assert encode(f"<|{name.lower()}|>") == [getattr(vocabulary, name)]
+    assert encode("<|startoftext|>") == [vocabulary.FIRST_SPECIAL]
 
 
 def test_the_table_says_what_each_token_is() -> None:
-    table, raw = token_table(), token_bytes()
-    assert len(table.escaped) == len(raw) == tokens.FIRST_SPECIAL
+    table, raw = token_table(), vocabulary.token_bytes()
+    assert len(table.escaped) == len(raw) == vocabulary.FIRST_SPECIAL
     for token in range(0, len(raw), 97):
         assert table.raw(token) == raw[token]
     for token, partial in table.partial.items():
@@ -40,7 +39,7 @@ def test_no_ordinary_token_is_empty() -> None:
 
 
 def test_text_leaves_out_special_and_invalid_ids() -> None:
-    found = [*encode("Hi"), tokens.START, -1, 201_087, 10**9, *encode(" there")]
+    found = [*encode("Hi"), vocabulary.START, -1, 201_087, 10**9, *encode(" there")]
     assert token_table().text(found) == "Hi there"
 
 
@@ -84,7 +83,7 @@ def test_a_table_knows_where_a_glyph_is_split() -> None:
     splits = [table.splits_glyph(found) for found in ([0], [0, 1], [1, 2], [1, 2, 3], [1, 2, 4])]
     assert splits == [False, True, True, False, False]
     assert not table.splits_glyph([])
-    assert not table.splits_glyph([1, tokens.CHANNEL])
+    assert not table.splits_glyph([1, vocabulary.CHANNEL])
 
 
 def test_the_vocabulary_is_the_one_of_openai_harmony() -> None:
