@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from engine.executor import serve
-from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
+from engine.executor import add_engine_options, serve
+from ipc.process import EXIT_CONFIGURATION, log_to_standard_error
 from ipc.security import SecurityError
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="requests that wait before more are turned away (%(default)s)",
     )
-    add_process_options(parser)
+    add_engine_options(parser)
     return parser
 
 

@@ -11,8 +11,10 @@ from engine.block_pool import BlockPool
 from engine.config import GptOssConfig, read_config
 from engine.core import ModelCore
 from engine.head import ExactHead, Head, RefinedHead
-from engine.loader import load_weights
+from engine.loader import load_weights, weight_bytes
+from engine.memory import LEAST_CACHE_TOKENS, available_memory, fitting_blocks
 from engine.model import Model
+from engine.progress import loading
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
 from engine.weights import Weights
@@ -50,7 +52,15 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
     config = read_config(directory)
     torch.set_num_threads(options.threads or default_threads(config))
     dtype = model_dtype(config, options.dtype)
-    blocks = options.blocks or default_blocks(config, dtype, options.block_size)
+    total = weight_bytes(config, dtype, table_dtype(options.dtype))
+    blocks = fitting_blocks(
+        total,
+        options.block_size * token_bytes(config, dtype),
+        default=default_blocks(config, dtype, options.block_size),
+        least=-(-LEAST_CACHE_TOKENS // options.block_size),
+        asked=options.blocks,
+        available=available_memory(),
+    )
     info = EngineInfo(
         version=PROTOCOL_VERSION,
         model=options.name,
@@ -60,7 +70,8 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
     scheduler = Scheduler(
         BlockPool(blocks), options.block_size, options.max_sequences, options.max_step_tokens
     )
-    weights = load_weights(directory, config, dtype)
+    with loading(options.name, total) as made:
+        weights = load_weights(directory, config, dtype, table_dtype(options.dtype), made)
     model = Model(config, weights, make_head(weights, options.dtype), blocks, options.block_size)
     seeds = random.SystemRandom()
     return ModelCore(
@@ -82,6 +93,11 @@ def model_dtype(config: GptOssConfig, name: str) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
+def table_dtype(name: str) -> torch.dtype:
+    """Embedding and unembedding are in bf16, as published, but where fp32 is asked for by name."""
+    return torch.float32 if name == "float32" else torch.bfloat16
+
+
 def make_head(weights: Weights, dtype: str) -> Head:
     """Exact logits where fp32 is asked for by name."""
     if dtype == "float32":
@@ -91,10 +107,14 @@ def make_head(weights: Weights, dtype: str) -> Head:
 
 def default_blocks(config: GptOssConfig, dtype: torch.dtype, block_size: int) -> int:
     """Blocks for `CACHE_TOKENS`, or what `MEMORY_SHARE` of the physical memory holds."""
-    token_bytes = config.layers * 2 * config.kv_width * dtype.itemsize
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    tokens = min(CACHE_TOKENS, int(memory * MEMORY_SHARE) // token_bytes)
+    tokens = min(CACHE_TOKENS, int(memory * MEMORY_SHARE) // token_bytes(config, dtype))
     return max(1, tokens // block_size)
+
+
+def token_bytes(config: GptOssConfig, dtype: torch.dtype) -> int:
+    """Bytes of KV cache that one token takes."""
+    return config.layers * 2 * config.kv_width * dtype.itemsize
 
 
 def context_length(config: GptOssConfig, cache_tokens: int, wanted: int | None) -> int:

@@ -83,12 +83,17 @@ def read_config(directory: Path) -> GptOssConfig:
         return parse_config(values)
     except KeyError as error:
         raise CheckpointError(f"{path} has no {error}") from error
+    except CheckpointError as error:
+        raise type(error)(f"{path}: {error}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a gpt-oss config: {error}") from error
 
 
 def parse_config(values: Mapping[str, Any]) -> GptOssConfig:
     """The config of these `config.json` members. Raises KeyError for a missing size, and
-    UnsupportedModelError."""
+    CheckpointError."""
     _check_supported(values)
+    _check_sizes(values)
     query_heads, kv_heads = values["num_attention_heads"], values["num_key_value_heads"]
     return GptOssConfig(
         vocabulary_size=values["vocab_size"],
@@ -111,6 +116,29 @@ def parse_config(values: Mapping[str, Any]) -> GptOssConfig:
     )
 
 
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_local_experts",
+    "max_position_embeddings",
+)
+_OPTIONAL_SIZES = ("head_dim", "num_experts_per_tok", "experts_per_token", "sliding_window")
+
+
+def _check_sizes(values: Mapping[str, Any]) -> None:
+    sizes = {name: values[name] for name in _SIZES}
+    sizes |= {name: values[name] for name in _OPTIONAL_SIZES if values.get(name) is not None}
+    for name, value in sizes.items():
+        if type(value) is not int or value < 1:
+            raise CheckpointError(f"{name} must be a positive integer, found: {value!r}")
+    if values["num_attention_heads"] % values["num_key_value_heads"]:
+        raise UnsupportedModelError("the query heads must be a multiple of the key/value heads")
+
+
 def _check_supported(values: Mapping[str, Any]) -> None:
     architectures = values.get("architectures") or []
     if ARCHITECTURE not in architectures:
@@ -122,8 +150,6 @@ def _check_supported(values: Mapping[str, Any]) -> None:
     for name, only in (("hidden_act", "silu"), ("attention_bias", True)):
         if values.get(name, only) != only:
             raise UnsupportedModelError(f"{name} must be {only}, found: {values[name]}")
-    if values["num_attention_heads"] % values["num_key_value_heads"]:
-        raise UnsupportedModelError("the query heads must be a multiple of the key/value heads")
 
 
 def _experts_per_token(values: Mapping[str, Any]) -> int:

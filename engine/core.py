@@ -10,7 +10,8 @@ from collections.abc import Sequence as Sequences
 from typing import Protocol
 
 from engine.admission import RequestError, check_request
-from engine.ledger import Entry, Ledger, Steps
+from engine.faults import is_out_of_memory
+from engine.ledger import Entry, ErrorCode, Ledger, Steps
 from engine.scheduler import Scheduled, Scheduler
 from engine.sequence import Sequence
 from ipc.messages import EngineInfo, EngineStatus, GenerationRequest, Owner, Reassign
@@ -18,6 +19,7 @@ from ipc.messages import EngineInfo, EngineStatus, GenerationRequest, Owner, Rea
 log = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the engine is shutting down"
+OUT_OF_MEMORY = "the engine has run out of memory"
 OUTGROWN = "the prompt and its output need more KV cache than this engine has"
 
 
@@ -173,20 +175,39 @@ class ModelCore:
         )
 
     def _run(self, scheduled: Sequences[Scheduled]) -> None:
-        """Run and accept; when that raises, each sequence by itself, so that only those end that
-        raise alone."""
+        """Run and accept; when that raises, less at a time, so that only those end that raise
+        alone."""
         try:
             tokens = self._runner.run(scheduled)
         except Exception as error:
-            if len(scheduled) > 1:
+            if is_out_of_memory(error):
+                self._shed(scheduled, error)
+            elif len(scheduled) > 1:
                 log.warning("a step failed, its sequences run one by one: %r", error)
                 for item in scheduled:
                     self._run([item])
-                return
-            self._fail(scheduled[0].sequence, error)
+            else:
+                reason = f"the engine failed on this request ({type(error).__name__})"
+                self._fail(scheduled[0].sequence, error, "internal", reason)
             return
         for item, token in zip(scheduled, tokens, strict=True):
             self._accept(item, token)
+
+    def _shed(self, scheduled: Sequences[Scheduled], error: Exception) -> None:
+        """After running out of memory: plan smaller steps from now on, and run this one in halves,
+        of its sequences or of a lone one's tokens. Only a lone token's sequence ends."""
+        tokens = sum(item.count for item in scheduled)
+        self._scheduler.limit_step(tokens // 2)
+        if len(scheduled) > 1:
+            log.warning("out of memory in a step of %d tokens, it runs in halves", tokens)
+            middle = len(scheduled) // 2
+            self._run(scheduled[:middle])
+            self._run(scheduled[middle:])
+        elif tokens > 1:
+            # The other half follows in the next steps.
+            self._run([Scheduled(scheduled[0].sequence, tokens // 2)])
+        else:
+            self._fail(scheduled[0].sequence, error, "overloaded", OUT_OF_MEMORY)
 
     def _accept(self, item: Scheduled, token: int | None) -> None:
         sequence = item.sequence
@@ -201,9 +222,8 @@ class ModelCore:
             self._scheduler.remove(sequence)
         self._ledger.say(sequence.entry, [token], finish)
 
-    def _fail(self, sequence: Sequence, error: Exception) -> None:
+    def _fail(self, sequence: Sequence, error: Exception, code: ErrorCode, reason: str) -> None:
         entry = sequence.entry
         log.error("stream %d of %s", entry.stream_id, entry.owner, exc_info=error)
         self._scheduler.remove(sequence)
-        reason = f"the engine failed on this request ({type(error).__name__})"
-        self._ledger.say_error(entry, "internal", reason)
+        self._ledger.say_error(entry, code, reason)

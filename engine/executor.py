@@ -6,12 +6,14 @@ in it. All decisions are the core's.
 
 import argparse
 import logging
+import time
 
 import msgspec
 import zmq
 
 from engine.core import EngineCore
 from engine.ledger import Steps
+from engine.watchdog import DEFAULT_STEP_SECONDS, StepTimer, watch
 from ipc import codec
 from ipc.listener import Listener, Lost
 from ipc.messages import (
@@ -24,7 +26,7 @@ from ipc.messages import (
     Owner,
     Reassign,
 )
-from ipc.process import curve_key, end_with_parent, on_termination
+from ipc.process import add_process_options, curve_key, end_with_parent, on_termination
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +44,15 @@ EngineListener = Listener[FrontendToEngine]
 
 class Executor:
     """Drives `core` by what `listener` receives, until `stop` is called from any thread or a
-    signal handler; then ends all sequences with an error and returns."""
+    signal handler; then ends all sequences with an error and returns. `timer` is told when a step
+    begins and ends."""
 
-    def __init__(self, core: EngineCore, listener: EngineListener) -> None:
+    def __init__(
+        self, core: EngineCore, listener: EngineListener, timer: StepTimer | None = None
+    ) -> None:
         self._core = core
         self._listener = listener
+        self._timer = timer or StepTimer(float("inf"), time.monotonic)
         self._stopping = False
 
     def stop(self) -> None:
@@ -60,10 +66,16 @@ class Executor:
             self._listener.flush()
             wait = self._core.wait()
             if wait == 0:
-                self._send(self._core.step())
+                self._send(self._step())
             else:
                 self._listener.poll(self._patience(wait))
         self._finish()
+
+    def _step(self) -> Steps:
+        self._timer.begin()
+        steps = self._core.step()
+        self._timer.end()
+        return steps
 
     def _patience(self, wait: float | None) -> float:
         longest = RETRY_SECONDS if self._listener.unsent else POLL_SECONDS
@@ -107,7 +119,7 @@ class Executor:
 
     def _finish(self) -> None:
         self._core.shut_down()
-        self._send(self._core.step())
+        self._send(self._step())
         for _ in range(int(FLUSH_SECONDS / RETRY_SECONDS)):
             self._listener.flush()
             if not self._listener.unsent:
@@ -116,8 +128,28 @@ class Executor:
         log.warning("%d messages could not be sent", self._listener.unsent)
 
 
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every engine process."""
+    parser.add_argument(
+        "--step-timeout",
+        type=_not_negative,
+        default=DEFAULT_STEP_SECONDS,
+        metavar="SECONDS",
+        help="end the process when one step takes longer; 0: never (%(default)g)",
+    )
+    add_process_options(parser)
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
+    return value
+
+
 def serve(core: EngineCore, options: argparse.Namespace) -> None:
-    """Serve `core` as the options of ipc.process say, until SIGTERM, SIGINT or the parent's end.
+    """Serve `core` by the options of `add_engine_options`, until SIGTERM, SIGINT or the parent's
+    end.
 
     To be called in the main thread. Raises SecurityError and zmq.ZMQError if it cannot listen.
     """
@@ -128,10 +160,13 @@ def serve(core: EngineCore, options: argparse.Namespace) -> None:
             context, options.listen, codec.frontend_to_engine, core.info, key=key
         )
         try:
-            executor = Executor(core, listener)
+            timer = StepTimer(options.step_timeout or float("inf"), time.monotonic)
+            executor = Executor(core, listener, timer)
             on_termination(executor.stop)
             if options.watch_parent:
                 end_with_parent()
+            if options.step_timeout:
+                watch(timer)
             log.info("%s listens at %s", core.info.model, listener.address)
             executor.run()
         finally:

@@ -1,106 +1,97 @@
 """Weights from a Hugging Face gpt-oss directory: one safetensors file or shards with an index,
-experts in bf16, fp32 or MXFP4.
+experts in bf16, fp16, fp32 or MXFP4.
 
-Tensors are read and converted one at a time, so that loading needs little more memory than the
-weights it makes.
+Every tensor is converted piece by piece from the mapped file into its final place, one expert at a
+time, so that no second copy of a large one ever exists.
 """
 
-import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine import mxfp4
-from engine.config import CheckpointError, GptOssConfig, UnsupportedModelError
+from engine.config import GptOssConfig, UnsupportedModelError
+from engine.stored import BYTES, Checkpoint
 from engine.weights import AttentionWeights, ExpertWeights, LayerWeights, Weights
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+Made = Callable[[int], None]
+"""Told how many bytes of weights have been made since it was last told."""
 
 
-def load_weights(directory: Path, config: GptOssConfig, dtype: torch.dtype) -> Weights:
-    """Load all weights in `dtype`, but for embedding and unembedding. Raises CheckpointError."""
-    with _open(directory) as checkpoint, torch.inference_mode():
-        return _Loader(checkpoint, config, dtype).weights()
+def load_weights(
+    directory: Path,
+    config: GptOssConfig,
+    dtype: torch.dtype,
+    table_dtype: torch.dtype = torch.float32,
+    made: Made = lambda _: None,
+) -> Weights:
+    """Load all weights in `dtype`, embedding and unembedding in `table_dtype`.
+
+    Raises CheckpointError, which names file and tensor.
+    """
+    with torch.inference_mode():
+        return _Loader(Checkpoint(directory), config, dtype, table_dtype, made).weights()
 
 
-class _Checkpoint:
-    """Tensors by name, from one or more open safetensors files."""
-
-    def __init__(self, files: dict[str, safe_open]) -> None:
-        self._file_of = {
-            name: file
-            for file in files.values()
-            for name in file.keys()  # type: ignore[no-untyped-call]  # noqa: SIM118
-        }
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._file_of
-
-    def read(self, name: str, *shape: int) -> Tensor:
-        """One tensor as it is stored. Raises CheckpointError if it is missing or misshapen."""
-        if name not in self._file_of:
-            raise CheckpointError(f"the checkpoint has no tensor {name}")
-        tensor: Tensor = self._file_of[name].get_tensor(name)  # type: ignore[no-untyped-call]
-        if tensor.shape != shape:
-            raise CheckpointError(f"{name} has shape {list(tensor.shape)}, expected {list(shape)}")
-        return tensor
-
-
-@contextmanager
-def _open(directory: Path) -> Iterator[_Checkpoint]:
-    with ExitStack() as stack:
-        files: dict[str, safe_open] = {}
-        for name in _file_names(directory):
-            path = directory / name
-            if not path.is_file():
-                raise CheckpointError(f"{path} is missing")
-            try:
-                files[name] = stack.enter_context(safe_open(path, framework="pt"))
-            except SafetensorError as error:
-                raise CheckpointError(f"{path} is damaged: {error}") from error
-        yield _Checkpoint(files)
-
-
-def _file_names(directory: Path) -> list[str]:
-    index = directory / INDEX
-    if not index.is_file():
-        if (directory / SINGLE).is_file():
-            return [SINGLE]
-        raise CheckpointError(f"{directory} has neither {SINGLE} nor {INDEX}")
-    try:
-        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index} is not an index of shards: {error!r}") from error
+def weight_bytes(
+    config: GptOssConfig, dtype: torch.dtype, table_dtype: torch.dtype, packed: bool = False
+) -> int:
+    """Bytes that `load_weights` makes; with `packed`, what they are if the experts' matrices stay
+    in MXFP4."""
+    hidden, inner, experts = config.hidden_size, config.intermediate_size, config.experts
+    width = config.query_heads * config.head_dim
+    qkv = width + 2 * config.kv_width
+    attention = qkv * (hidden + 1) + hidden * (width + 1)
+    plain = 2 * hidden + attention + experts * (hidden + 1 + 2 * inner + hidden)
+    products = experts * 3 * hidden * inner
+    product_bytes = products * dtype.itemsize
+    if packed:
+        product_bytes = products // 2 + products // mxfp4.BLOCK
+    sinks = config.query_heads * torch.float32.itemsize
+    layer = plain * dtype.itemsize + product_bytes + sinks
+    tables = 2 * config.vocabulary_size * hidden * table_dtype.itemsize
+    return config.layers * layer + hidden * dtype.itemsize + tables
 
 
 class _Loader:
-    def __init__(self, checkpoint: _Checkpoint, config: GptOssConfig, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: GptOssConfig,
+        dtype: torch.dtype,
+        table_dtype: torch.dtype,
+        made: Made,
+    ) -> None:
         self._checkpoint = checkpoint
         self._config = config
         self._dtype = dtype
+        self._table_dtype = table_dtype
+        self._made = made
 
     def weights(self) -> Weights:
         config = self._config
         rows = (config.vocabulary_size, config.hidden_size)
-        # Both in their stored dtype: the embedding's rows are converted as they are looked up, and
-        # the unembedding by the head that multiplies with it.
-        embedding = self._checkpoint.read("model.embed_tokens.weight", *rows).clone()
-        tied = config.tied_embeddings and "lm_head.weight" not in self._checkpoint
-        unembedding = embedding if tied else self._checkpoint.read("lm_head.weight", *rows).clone()
+        embedding, unembedding = "model.embed_tokens.weight", "lm_head.weight"
+        if config.tied_embeddings and unembedding not in self._checkpoint:
+            unembedding = embedding
         return Weights(
-            embedding=embedding,
+            embedding=self._fill(torch.empty(rows, dtype=self._table_dtype), embedding),
             layers=[self._layer(index) for index in range(config.layers)],
             norm=self._read("model.norm.weight", config.hidden_size),
-            unembedding=unembedding,
+            unembedding=self._fill(_product_layout(rows, self._table_dtype), unembedding),
         )
 
-    def _read(self, name: str, *shape: int) -> Tensor:
-        return self._checkpoint.read(name, *shape).to(self._dtype, copy=True)
+    def _read(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        return self._fill(torch.empty(shape, dtype=dtype or self._dtype), name)
+
+    def _fill(self, place: Tensor, name: str) -> Tensor:
+        """Convert a tensor of the same shape into `place`; returns it."""
+        for rows, piece in self._checkpoint.find(name, tuple(place.shape)).pieces():
+            place[rows].copy_(piece)
+            self._made(place[rows].nbytes)
+        return place
 
     def _layer(self, index: int) -> LayerWeights:
         prefix, hidden = f"model.layers.{index}.", self._config.hidden_size
@@ -115,56 +106,72 @@ class _Loader:
     def _attention(self, prefix: str) -> AttentionWeights:
         config = self._config
         width = config.query_heads * config.head_dim
-        outputs = {"q": width, "k": config.kv_width, "v": config.kv_width}
+        sizes = [width, config.kv_width, config.kv_width]
+        qkv = torch.empty(sum(sizes), config.hidden_size, dtype=self._dtype)
+        bias = torch.empty(sum(sizes), dtype=self._dtype)
+        parts = zip("qkv", torch.split(qkv, sizes), torch.split(bias, sizes), strict=True)
+        for name, part, part_bias in parts:
+            self._fill(part, f"{prefix}{name}_proj.weight")
+            self._fill(part_bias, f"{prefix}{name}_proj.bias")
         return AttentionWeights(
-            qkv=torch.cat(
-                [
-                    self._read(f"{prefix}{name}_proj.weight", size, config.hidden_size)
-                    for name, size in outputs.items()
-                ]
-            ),
-            qkv_bias=torch.cat(
-                [self._read(f"{prefix}{name}_proj.bias", size) for name, size in outputs.items()]
-            ),
+            qkv=qkv,
+            qkv_bias=bias,
             output=self._read(prefix + "o_proj.weight", config.hidden_size, width),
             output_bias=self._read(prefix + "o_proj.bias", config.hidden_size),
-            sinks=self._checkpoint.read(prefix + "sinks", config.query_heads).float(),
+            sinks=self._read(prefix + "sinks", config.query_heads, dtype=torch.float32),
         )
 
     def _experts(self, prefix: str) -> ExpertWeights:
         config = self._config
         experts, hidden, inner = config.experts, config.hidden_size, config.intermediate_size
-        gate_up = self._product(prefix + "experts.gate_up_proj", hidden, 2 * inner)
         bias = self._read(prefix + "experts.gate_up_proj_bias", experts, 2 * inner)
         return ExpertWeights(
             router=self._read(prefix + "router.weight", experts, hidden),
             router_bias=self._read(prefix + "router.bias", experts),
-            gate_up=self._layout(_halves(gate_up)),
+            gate_up=self._products(prefix + "experts.gate_up_proj", hidden, 2 * inner, _halves),
             gate_up_bias=_halves(bias),
-            down=self._layout(self._product(prefix + "experts.down_proj", inner, hidden)),
+            down=self._products(prefix + "experts.down_proj", inner, hidden, lambda plain: plain),
             down_bias=self._read(prefix + "experts.down_proj_bias", experts, hidden),
         )
 
-    def _product(self, name: str, inputs: int, outputs: int) -> Tensor:
-        """Expert matrices [E, in, out], from plain or MXFP4 storage."""
+    def _products(
+        self, name: str, inputs: int, outputs: int, order: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Expert matrices [E, in, out], from plain or MXFP4 storage, each put in `order`."""
         experts = self._config.experts
+        products = _product_layout((experts, inputs, outputs), self._dtype)
         if name in self._checkpoint:
-            return self._read(name, experts, inputs, outputs)
+            stored = self._checkpoint.find(name, tuple(products.shape))
+            for rows, piece in stored.pieces(rows=1):
+                self._place(products[rows], order(piece))
+            return products
         if name + "_blocks" not in self._checkpoint:
-            raise CheckpointError(f"the checkpoint has neither {name} nor {name}_blocks")
+            raise self._checkpoint.lacks(name, name + "_blocks")
         if inputs % mxfp4.BLOCK:
             raise UnsupportedModelError(f"{name}: {inputs} is no multiple of {mxfp4.BLOCK}")
-        scale_shape = (experts, outputs, inputs // mxfp4.BLOCK)
-        blocks = self._checkpoint.read(name + "_blocks", *scale_shape, mxfp4.BLOCK // 2)
-        scales = self._checkpoint.read(name + "_scales", *scale_shape)
-        return mxfp4.dequantize(blocks, scales, self._dtype).transpose(1, 2)
+        shape = (experts, outputs, inputs // mxfp4.BLOCK)
+        blocks = self._checkpoint.find(name + "_blocks", (*shape, mxfp4.BLOCK // 2), BYTES)
+        scales = self._checkpoint.find(name + "_scales", shape, BYTES)
+        for (rows, block), (_, scale) in zip(blocks.pieces(1), scales.pieces(1), strict=True):
+            plain = mxfp4.dequantize(block, scale, self._dtype).transpose(1, 2)
+            self._place(products[rows], order(plain))
+        return products
 
-    def _layout(self, weight: Tensor) -> Tensor:
-        # Measured on AVX512 (one row to 256): fp32 products like [in, out] in memory, bf16 ones
-        # [out, in], by 10 to 40 %.
-        if self._dtype == torch.float32:
-            return weight.contiguous()
-        return weight.transpose(1, 2).contiguous().transpose(1, 2)
+    def _place(self, place: Tensor, values: Tensor) -> None:
+        place.copy_(values)
+        self._made(place.nbytes)
+
+
+def _product_layout(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Room for matrices [..., a, b], in memory as their product reads them fastest.
+
+    Measured on AVX512 (one row to 256), by 10 to 40 %: experts [in, out] as such in fp32, and as
+    [out, in] in bf16; the unembedding [V, D] as [D, V] in fp32, and as such in bf16.
+    """
+    table = len(shape) == 2
+    if table == (dtype == torch.float32):
+        return torch.empty(*shape[:-2], shape[-1], shape[-2], dtype=dtype).transpose(-1, -2)
+    return torch.empty(shape, dtype=dtype)
 
 
 def _halves(interleaved: Tensor) -> Tensor:

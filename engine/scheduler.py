@@ -54,7 +54,7 @@ class Scheduler:
         self.preemptions = 0
         self._block_size = block_size
         self._max_sequences = max_sequences
-        self._max_step_tokens = max_step_tokens
+        self._max_step_tokens = self._step_tokens = max_step_tokens
 
     def add(self, sequence: Sequence) -> None:
         """Let a new sequence wait for its turn."""
@@ -69,10 +69,16 @@ class Scheduler:
             self.waiting.remove(sequence)
         self._release(sequence)
 
+    def limit_step(self, tokens: int) -> None:
+        """Plan at most so many tokens in the next step, but one for each sequence that may run,
+        and then one more each step, up to the budget."""
+        self._step_tokens = min(self._step_tokens, max(tokens, self._max_sequences))
+
     def schedule(self) -> Plan:
         """Plan a step. Every running sequence computes at least one token in it; the caller adds
         what was computed to `Sequence.computed`."""
         plan = Plan()
+        self._step_tokens = min(self._step_tokens + 1, self._max_step_tokens)
         budget = self._continue_running(plan)
         while self._admits(budget):
             sequence = self.waiting.popleft()
@@ -93,7 +99,7 @@ class Scheduler:
 
     def _continue_running(self, plan: Plan) -> int:
         """Plan the running sequences, oldest first; returns what is left of the budget."""
-        budget = self._max_step_tokens
+        budget = self._step_tokens
         behind = sum(sequence.remaining > 1 for sequence in self.running)
         index = 0
         while index < len(self.running):

@@ -9,6 +9,7 @@ import argparse
 import heapq
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from msgspec import Struct
 
 from engine.admission import RequestError, check_request
 from engine.core import SHUTTING_DOWN
-from engine.executor import serve
+from engine.executor import add_engine_options, serve
 from engine.ledger import Entry, ErrorCode, Ledger, Steps
 from ipc.messages import (
     PROTOCOL_VERSION,
@@ -32,7 +33,7 @@ from ipc.messages import (
     Owner,
     Reassign,
 )
-from ipc.process import EXIT_CONFIGURATION, add_process_options, log_to_standard_error
+from ipc.process import EXIT_CONFIGURATION, log_to_standard_error
 from ipc.security import SecurityError
 from ipc.vocabulary import SIZE
 
@@ -57,7 +58,8 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
     `tokens` are token ids or the name of a trace. The first step comes `delay` after the request,
     the others in steps of `interval` (0: as fast as the engine can). `then` is what happens after
     the last token: `stop` ends the sequence with it, `length` does so as if max_tokens were
-    reached, `repeat` starts over, `hang` says nothing any more.
+    reached, `repeat` starts over, `hang` says nothing any more, `freeze` lets the step of the last
+    token never end.
     """
 
     tokens: list[int] | str
@@ -65,7 +67,7 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
     interval: float = 0.0
     delay: float = 0.0
     error: ScriptedError | None = None
-    then: Literal["stop", "length", "repeat", "hang"] = "stop"
+    then: Literal["stop", "length", "repeat", "hang", "freeze"] = "stop"
 
 
 class ScriptFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -237,6 +239,8 @@ class ScriptedCore:
         ids = replay.next_tokens()
         self._generated_tokens += len(ids)
         complete = replay.said == replay.length
+        if complete and replay.script.then == "freeze":
+            threading.Event().wait()
         finish = replay.finish if complete else None
         if ids:
             self._ledger.say(replay.entry, ids, finish)
@@ -277,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--context-length", type=int, default=INFO.context_length, metavar="N", help="in tokens"
     )
-    add_process_options(parser)
+    add_engine_options(parser)
     options = parser.parse_args(arguments)
     log_to_standard_error("scripted engine", options.log_level)
     info = msgspec.structs.replace(INFO, model=options.name, context_length=options.context_length)

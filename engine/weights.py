@@ -46,8 +46,8 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A whole model. `embedding` and `unembedding` are [V, D], in the dtype of the checkpoint;
-    everything else is in the dtype of the forward pass."""
+    """A whole model. `embedding` and `unembedding` are [V, D], in a dtype of their own; everything
+    else is in the dtype of the forward pass."""
 
     embedding: Tensor
     layers: list[LayerWeights]

@@ -142,13 +142,10 @@ def _add_operation_routes(app: FastAPI) -> None:
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health(service: TheService) -> JSONResponse:
-        """200 when requests can be served, otherwise 503."""
-        state = {
-            "status": "ok" if service.ready else "unavailable",
-            "engine": service.engine.info is not None,
-            "workers": len(service.pool.up),
-        }
-        return JSONResponse(state, 200 if service.ready else 503)
+        """200 when requests can be served, otherwise 503 and why not."""
+        status, engine = service.health, service.engine.state
+        state = {"status": status, "engine": engine, "workers": len(service.pool.up)}
+        return JSONResponse(state, 200 if status == "ok" else 503)
 
     @app.head("/metrics", include_in_schema=False)
     @app.get("/metrics")

@@ -129,6 +129,14 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(help="Threads of the engine. [dim]Default: by size.[/]", min=1)
     ] = None,
+    step_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Longest in seconds that one step of the engine may take; then a new engine is "
+            "started. 0: no limit. [dim]Default: 120.[/]",
+            min=0,
+        ),
+    ] = None,
     api_keys: Annotated[
         Path | None,
         typer.Option(
@@ -184,6 +192,7 @@ def serve(
         engine = ["engine", "--model", model, "--dtype", dtype.value]
         engine += _given("--blocks", blocks) + _given("--threads", threads)
     engine += ["--name", name, *_given("--context-length", context_length)]
+    engine += _given("--step-timeout", step_timeout)
     workers = num_postprocess_workers
     settings = RunSettings(
         engine_arguments=tuple(engine),
@@ -304,7 +313,7 @@ def _show_workers(url: str, admin_key: str | None, body: dict[str, int] | None) 
     Console().print(table)
 
 
-def _given(option: str, value: int | None) -> list[str]:
+def _given(option: str, value: float | None) -> list[str]:
     return [] if value is None else [option, str(value)]
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
-from typing import Protocol
+import time
+from collections.abc import Callable
+from typing import Literal, Protocol
 
 import zmq
 
@@ -22,6 +24,11 @@ from ipc.messages import (
 from ipc.rejections import Rejections
 
 _logger = logging.getLogger(__name__)
+
+UNRESPONSIVE_SECONDS = 10.0
+"""How long a heartbeat may go unanswered; an engine answers between two steps."""
+
+EngineState = Literal["loading", "up", "unresponsive", "lost"]
 
 
 class EngineEvents(Protocol):
@@ -44,6 +51,7 @@ class EngineClient:
         events: EngineEvents,
         *,
         key: security.CurveKey | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.info: EngineInfo | None = None
         self.status: EngineStatus | None = None
@@ -54,6 +62,9 @@ class EngineClient:
         self._owner = owner
         self._events = events
         self._key = key
+        self._clock = clock
+        self._unanswered: float | None = None
+        self._ever_up = False
         self._loop = asyncio.get_running_loop()
         self._refreshed = asyncio.Event()
         self._link: Link | None = None
@@ -70,8 +81,19 @@ class EngineClient:
         """Whether the engine has answered, and is not gone since."""
         return self.info is not None
 
+    @property
+    def state(self) -> EngineState:
+        """For the operator: `loading` until it has answered for the first time."""
+        if self.info is None:
+            return "lost" if self._ever_up else "loading"
+        asked = self._unanswered
+        waited = 0.0 if asked is None else self._clock() - asked
+        return "unresponsive" if waited > UNRESPONSIVE_SECONDS else "up"
+
     def heartbeat(self) -> None:
         """To be called about every second."""
+        if self._unanswered is None and self.info is not None:
+            self._unanswered = self._clock()
         self.send(Heartbeat())
 
     async def refresh(self, timeout: float) -> None:
@@ -104,6 +126,7 @@ class EngineClient:
             self.refused = str(error)
 
     def _receive(self, parts: list[bytes]) -> None:
+        self._unanswered = None
         route, payload = parts[0], parts[-1]
         if route.isdigit():
             self._events.engine_step(int(route), payload)
@@ -118,7 +141,7 @@ class EngineClient:
                 self.status = message
                 self._refreshed.set()
             case EngineInfo():
-                self.info = message
+                self.info, self._ever_up = message, True
                 self._events.engine_up()
             case Refused():
                 if message.permanent:
@@ -130,6 +153,7 @@ class EngineClient:
     def _lost(self, reason: str) -> None:
         was_up = self.info is not None
         self._link, self.info, self.status = None, None, None
+        self._unanswered = None
         self._refreshed.set()
         self._loop.call_later(RECONNECT_SECONDS, self._connect)
         if was_up:

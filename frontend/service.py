@@ -75,6 +75,15 @@ class Service:
         return self.engine.info is not None and bool(self.pool.up) and not self.draining
 
     @property
+    def health(self) -> str:
+        """`ok`, or why requests are not served or not in time."""
+        if self.draining:
+            return "stopping"
+        if self.engine.state != "up":
+            return f"engine {self.engine.state}"
+        return "ok" if self.pool.up else "no workers"
+
+    @property
     def model(self) -> EngineInfo:
         """The model that is served. Raises OverloadedError while the server is not ready."""
         if self.engine.info is None or not self.ready:

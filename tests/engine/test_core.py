@@ -189,6 +189,53 @@ def test_a_failed_step_ends_only_the_sequence_that_fails_alone() -> None:
     assert tokens_of(steps, 1) == tokens_of(steps, 3) == [3, 4, 5, 6]
 
 
+class SmallMemoryRunner(RuleRunner):
+    """Runs out of memory over more than `most` tokens, and over a poisoned sequence always."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.steps: list[int] = []
+
+    def run(self, scheduled: Sequences[Scheduled]) -> list[int | None]:
+        tokens = sum(item.count for item in scheduled)
+        self.steps.append(tokens)
+        if tokens > self.most or any(item.sequence.tokens[0] == POISON for item in scheduled):
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+        return [self._next(item) if item.samples else None for item in scheduled]
+
+
+def test_out_of_memory_runs_a_step_in_halves_and_plans_smaller_ones() -> None:
+    runner = SmallMemoryRunner(most=5)
+    scheduler = Scheduler(BlockPool(100), 4, max_sequences=2, max_step_tokens=16)
+    core = ModelCore(INFO, runner, scheduler, lambda: 0)
+    core.add(OWNER, make_request(1, prompt=[1] * 30))
+    core.add(OWNER, make_request(2, prompt=[1] * 9))
+    steps = run(core)
+    assert errors_of(steps) == []
+    assert tokens_of(steps, 1) == [30, 31, 32, 33]
+    assert tokens_of(steps, 2) == [9, 10, 11, 12]
+    assert runner.steps[:4] == [16, 8, 4, 8]
+    # Of the steps after the first, those fail that try one token more than fits.
+    assert sum(tokens > runner.most for tokens in runner.steps[5:]) <= 6
+    assert core.status().free_blocks == 100
+
+
+def test_only_a_sequence_that_runs_out_of_memory_by_itself_ends() -> None:
+    runner = SmallMemoryRunner(most=100)
+    scheduler = Scheduler(BlockPool(100), 4, max_sequences=3, max_step_tokens=16)
+    core = ModelCore(INFO, runner, scheduler, lambda: 0)
+    core.add(OWNER, make_request(1))
+    core.add(OWNER, make_request(2, prompt=[POISON] * 5))
+    core.add(OTHER, make_request(3))
+    steps = run(core)
+    assert [(e.stream_id, e.code, e.message) for e in errors_of(steps)] == [
+        (2, "overloaded", "the engine has run out of memory")
+    ]
+    assert tokens_of(steps, 1) == tokens_of(steps, 3) == [3, 4, 5, 6]
+    assert core.status().free_blocks == 100
+
+
 def test_too_many_waiting_requests_are_turned_away() -> None:
     core = make_core(max_sequences=1, max_waiting=2)
     for stream_id in range(1, 5):

@@ -1,15 +1,25 @@
 """What a checkpoint directory may look like, and what is said about one that cannot be served."""
 
+import dataclasses
 import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from engine.config import CheckpointError, RopeConfig, UnsupportedModelError, parse_config
 from engine.config import read_config as read
-from engine.loader import load_weights
+from engine.loader import load_weights, weight_bytes
+from engine.stored import FLOATS, open_file
 from tests.engine.checkpoints import quantized, random_tensors, save, small_config
 
 
@@ -69,13 +79,28 @@ def test_unsupported_models_are_named(changes: dict[str, Any], said: str) -> Non
         (None, "cannot read"),
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
-        (json.dumps({"architectures": ["GptOssForCausalLM"]}), "has no 'num_attention_heads'"),
+        (json.dumps({"architectures": ["GptOssForCausalLM"]}), "has no 'vocab_size'"),
     ],
 )
 def test_bad_config_files(tmp_path: Path, text: str | None, said: str) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=said):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "64", True])
+@pytest.mark.parametrize("name", ["hidden_size", "head_dim", "sliding_window", "vocab_size"])
+def test_sizes_are_positive_integers(tmp_path: Path, name: str, wrong: object) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(small_config(**{name: wrong})))
+    with pytest.raises(CheckpointError, match=rf"config\.json: {name} must be a positive integer"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"rope_parameters": 3}, {"quantization_config": "mxfp4"}])
+def test_config_members_of_a_wrong_type(tmp_path: Path, changes: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(small_config(**changes)))
+    with pytest.raises(CheckpointError, match=r"config\.json is not a gpt-oss config"):
         read(tmp_path)
 
 
@@ -89,6 +114,169 @@ def test_damaged_shard(tiny: Path) -> None:
     (tiny / "model-00002-of-00002.safetensors").write_bytes(b"not a tensor file")
     with pytest.raises(CheckpointError, match="is damaged"):
         load(tiny)
+
+
+def test_truncated_shard(tiny: Path) -> None:
+    shard = tiny / "model-00002-of-00002.safetensors"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(CheckpointError, match=r"00002\.safetensors is damaged: it is cut off in "):
+        load(tiny)
+    shard.write_bytes(whole[:100])
+    with pytest.raises(CheckpointError, match=r"its header of .* is cut off"):
+        load(tiny)
+    shard.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"00002\.safetensors is damaged"):
+        load(tiny)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}, r"x of shape \[2\] in F32 has 4"),
+        ({"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}, "x lies at 0 to 4 with shape"),
+        ({"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}, "x lies at 4 to 0"),
+        ({"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}, "cut off in x, 4 bytes"),
+        ({"dtype": "F32", "shape": [1]}, "data_offsets"),
+        (3, "is damaged"),
+    ],
+)
+def test_damaged_headers(tmp_path: Path, entry: object, said: str) -> None:
+    header = json.dumps({"x": entry}).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(CheckpointError, match=said):
+        open_file(file)
+
+
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(at=st.integers(0, 400), byte=st.binary(min_size=1, max_size=3))
+def test_a_damaged_byte_of_a_header_is_a_checkpoint_error_or_harmless(
+    tmp_path: Path, at: int, byte: bytes
+) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"x": torch.zeros(3), "y": torch.zeros(2, 5)}, file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:at] + byte + whole[at + len(byte) :])
+    try:
+        tensors = open_file(file)
+    except CheckpointError:
+        return
+    for name, tensor in tensors.items():
+        with suppress(CheckpointError):
+            tensor.check(tensor.shape, FLOATS)
+            assert tensor.rows(0, tensor.shape[0]).shape == tensor.shape, name
+
+
+def test_an_index_that_names_a_tensor_its_shard_lacks(tiny: Path) -> None:
+    path = tiny / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["lm_head.weight"] = "model-00001-of-00002.safetensors"
+    path.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"names lm_head\.weight in model-00001.*no such"):
+        load(tiny)
+
+
+def test_a_tensor_in_no_shard(tiny: Path) -> None:
+    path = tiny / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    del index["weight_map"]["lm_head.weight"]
+    path.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"index\.json: .* no tensor lm_head\.weight"):
+        load(tiny)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("lm_head.weight", torch.int64), ("model.norm.weight", torch.uint8)]
+)
+def test_wrong_dtype(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
+    config = small_config(num_hidden_layers=1)
+    tensors = random_tensors(config)
+    tensors[name] = tensors[name].to(dtype)
+    with pytest.raises(CheckpointError, match=rf"model\.safetensors: {name} has dtype .*BF16"):
+        load(save(tmp_path, config, tensors))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("table_dtype", [torch.float32, torch.bfloat16])
+def test_weight_bytes_are_what_is_made(
+    checkpoint: Path, mxfp4_checkpoint: Path, dtype: torch.dtype, table_dtype: torch.dtype
+) -> None:
+    for directory in (checkpoint, mxfp4_checkpoint):
+        config, made = read(directory), list[int]()
+        weights = load_weights(directory, config, dtype, table_dtype, made.append)
+        expected = weight_bytes(config, dtype, table_dtype)
+        assert sum(made) == sum(storage_bytes(weights)) == expected
+
+
+def storage_bytes(value: object) -> Iterator[int]:
+    """Bytes of memory behind each tensor of a tree of dataclasses."""
+    if isinstance(value, torch.Tensor):
+        yield value.untyped_storage().nbytes()
+    elif isinstance(value, list):
+        for item in value:
+            yield from storage_bytes(item)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from storage_bytes(getattr(value, field.name))
+
+
+def test_packed_weight_bytes_are_those_of_the_file(mxfp4_checkpoint: Path) -> None:
+    config = read(mxfp4_checkpoint)
+    stored = sum(
+        math.prod(tensor.shape) * (1 if tensor.dtype == "U8" else 2)
+        for file in mxfp4_checkpoint.glob("*.safetensors")
+        for tensor in open_file(file).values()
+    )
+    # The sinks are stored in bf16 and kept in fp32.
+    sinks = config.layers * config.query_heads * 2
+    made = weight_bytes(config, torch.bfloat16, torch.bfloat16, packed=True)
+    assert made == stored + sinks
+
+
+PEAK = """
+import sys
+from pathlib import Path
+import torch
+from engine import head
+from engine.build import make_head, table_dtype
+from engine.config import read_config
+from engine.loader import load_weights, weight_bytes
+
+def kilobytes(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+torch.set_num_threads(1)
+head.PACKED_NUMBERS = 0
+config = read_config(Path(sys.argv[1]))
+dtype, tables = getattr(torch, sys.argv[2]), table_dtype(sys.argv[2])
+before = kilobytes("VmRSS")
+weights = load_weights(Path(sys.argv[1]), config, dtype, tables)
+product = make_head(weights, sys.argv[2])
+print((kilobytes("VmHWM") - before) * 1024 / weight_bytes(config, dtype, tables))
+"""
+
+
+@pytest.mark.parametrize(("dtype", "packed"), [("float32", False), ("bfloat16", True)])
+def test_the_peak_of_loading(tmp_path: Path, dtype: str, packed: bool) -> None:
+    """In a process of its own: its resident peak, mapped pages of the files included, over what it
+    had before. A small unembedding's second copy, in another order, is left out."""
+    config = small_config(
+        num_hidden_layers=2,
+        hidden_size=256,
+        intermediate_size=512,
+        num_local_experts=48,
+        vocab_size=2**16,
+    )
+    tensors = random_tensors(config, torch.bfloat16)
+    directory = save(tmp_path, config, quantized(tensors) if packed else tensors, shards=2)
+    del tensors
+    command = [sys.executable, "-c", PEAK, str(directory), dtype]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    assert 0.9 < float(told.stdout) < 1.15
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"weight_map": 3}'])

@@ -154,3 +154,13 @@ def test_sequences_wait_in_order_while_their_first_does_not_fit() -> None:
 def test_the_step_budget_covers_every_running_sequence() -> None:
     with pytest.raises(ValueError, match="a token for each"):
         make_scheduler(max_sequences=9, max_step_tokens=8)
+
+
+def test_a_limited_step_recovers_token_by_token() -> None:
+    scheduler = make_scheduler(blocks=100, max_step_tokens=8)
+    scheduler.add(make_sequence(100))
+    scheduler.limit_step(5)
+    counts = [run_step(scheduler).scheduled[0].count for _ in range(4)]
+    assert counts == [6, 7, 8, 8]
+    scheduler.limit_step(0)
+    assert run_step(scheduler).scheduled[0].count == 5

@@ -34,6 +34,7 @@ class Seed(IntEnum):
     ALL_AT_ONCE = 7
     LONG = 8
     LATE = 9
+    FREEZE = 10
 
 
 def _tokens(markup: str) -> list[int]:
@@ -62,6 +63,7 @@ def write_scripts(directory: Path) -> Path:
         Seed.SILENT: {"tokens": answer[:4], "then": "hang"},
         Seed.ALL_AT_ONCE: {"tokens": answer, "tokens_per_step": 1000},
         Seed.LATE: {"tokens": answer, "delay": LATE_SECONDS},
+        Seed.FREEZE: {"tokens": answer[:4], "then": "freeze"},
         Seed.LONG: {"tokens": long, "tokens_per_step": 64, "interval": 0.0005},
     }
     path = directory / "scripts.json"

@@ -120,6 +120,27 @@ def test_without_an_engine_the_server_says_so_and_ends_when_told(fresh: Server) 
     assert fresh.wait_until_ended() == 0
 
 
+def test_a_hung_engine_is_replaced(scripts: Path) -> None:
+    arguments = ["--script", str(scripts), "--served-model-name", "scripted"]
+    with running(*arguments, "--step-timeout", "1") as server:
+        hung = server.child("engine.scripted")
+        assert server.get("/health") == (200, '{"status":"ok","engine":"up","workers":1}')
+        body = responses_body(Seed.FREEZE, stream=True)
+        client = connect(server, RESPONSES, body)
+        server.wait_until(
+            lambda: (
+                server.get("/health")
+                == (503, '{"status":"engine lost","engine":"lost","workers":1}')
+            )
+        )
+        leave(client)
+        server.wait_until(lambda: answers(server))
+        assert server.child("engine.scripted").pid != hung.pid
+        assert "a step has taken more than 1 s" in server.log
+        assert "engine ended with status 79; starting it again" in server.log
+        assert server.post(RESPONSES, responses_body(Seed.ANSWER))[0] == 200
+
+
 def answers(server: Server) -> bool:
     try:
         return server.get("/health")[0] == 200
