@@ -9,12 +9,12 @@ class Slice:
     """Tokens of one sequence that a step computes.
 
     `position` is the place of the first in the sequence, whose earlier tokens are in the cache;
-    `table` its blocks, enough for all tokens of the slice.
+    `tables` its blocks, one table a group of layers, enough for all tokens of the slice.
     """
 
     tokens: Sequence[int]
     position: int
-    table: Sequence[int]
+    tables: Sequence[Sequence[int]]
 
     @property
     def count(self) -> int:

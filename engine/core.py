@@ -106,7 +106,7 @@ class ModelCore:
             return
         try:
             check_request(request, self.info)
-            if len(self._scheduler.waiting) >= self._max_waiting:
+            if self._scheduler.waiting >= self._max_waiting:
                 raise RequestError("overloaded", "too many requests wait for this engine")
         except RequestError as error:
             self._ledger.say_error(entry, error.code, str(error))
@@ -146,12 +146,12 @@ class ModelCore:
         return self._ledger.take()
 
     def status(self) -> EngineStatus:
-        pool = self._scheduler.pool
+        cache = self._scheduler.cache
         return EngineStatus(
             running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
-            free_blocks=pool.free_blocks,
-            total_blocks=pool.total,
+            waiting=self._scheduler.waiting,
+            free_blocks=cache.free_blocks,
+            total_blocks=cache.blocks.pool.total,
             steps=self._steps,
             generated_tokens=self._generated_tokens,
             prompt_tokens=self._prompt_tokens,
@@ -159,6 +159,10 @@ class ModelCore:
             errors=self._ledger.errors,
             rejected=self._ledger.stale,
             kept=self._ledger.kept,
+            prefix_queried_tokens=cache.queried_tokens,
+            prefix_hit_tokens=cache.hit_tokens,
+            cached_blocks=cache.blocks.idle_blocks,
+            evicted_blocks=cache.blocks.evictions,
         )
 
     def _sequence(self, entry: Entry[Sequence], request: GenerationRequest) -> Sequence:
@@ -170,6 +174,9 @@ class ModelCore:
             sampling=sampling,
             seed=self._new_seed() if sampling.seed is None else sampling.seed,
             length_limit=min(len(prompt) + sampling.max_tokens, self.info.context_length),
+            tenant=request.tenant,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
         )
 
     def _run(self, scheduled: Sequences[Scheduled]) -> None:
@@ -190,11 +197,12 @@ class ModelCore:
 
     def _accept(self, item: Scheduled, token: int | None) -> None:
         sequence = item.sequence
-        sequence.computed += item.count
+        self._scheduler.advance(item)
         if token is None:
             return
         if not sequence.output_tokens:
             self._prompt_tokens += sequence.prompt_tokens
+            sequence.entry.cached_tokens = sequence.cached_tokens or 0
         self._generated_tokens += 1
         finish = sequence.append(token)
         if finish is not None:

@@ -48,4 +48,4 @@ class ModelRunner:
 def _slice(item: Scheduled) -> Slice:
     sequence = item.sequence
     end = sequence.computed + item.count
-    return Slice(sequence.tokens[sequence.computed : end], sequence.computed, sequence.table)
+    return Slice(sequence.tokens[sequence.computed : end], sequence.computed, sequence.tables)

@@ -14,9 +14,13 @@ END_TOKENS = frozenset({RETURN, CALL, ENDOFTEXT})
 class Sequence:
     """One running or waiting sequence, and the entry of its stream in the ledger.
 
-    `tokens` are the prompt and what was generated; the keys and values of the first `computed`
-    are in the blocks of `table`. `length_limit` bounds `tokens`, `seed` is the request's or was
-    drawn for it.
+    `tokens` are the prompt and what was generated; `length_limit` bounds them, `seed` is the
+    request's or was drawn for it. `order` is its place among its tenant's: priority, then arrival.
+    `cached_tokens` of the prompt were cached when it first started.
+
+    The keys and values of the first `computed` tokens are cached in the blocks of `tables`, one a
+    group of layers, which have room for `room` tokens. `hashes` name whole blocks of its tokens,
+    and the first `named` of them are in the cache under these names.
     """
 
     entry: "Entry[Sequence]"
@@ -25,8 +29,18 @@ class Sequence:
     sampling: Sampling
     seed: int
     length_limit: int
+    tenant: str = ""
+    priority: int = 0
+    cache_salt: str = ""
+    order: tuple[int, int] = (0, 0)
+    admitted: bool = False
+    cached_tokens: int | None = None
     computed: int = 0
-    table: list[int] = field(default_factory=list)
+    room: int = 0
+    tables: list[list[int]] = field(default_factory=list)
+    root: bytes = b""
+    hashes: list[bytes] = field(default_factory=list)
+    named: int = 0
     stop_tokens: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:

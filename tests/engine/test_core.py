@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
-from engine.block_pool import BlockPool
 from engine.core import ModelCore
 from engine.ledger import Steps
-from engine.scheduler import Scheduled, Scheduler
+from engine.scheduler import Scheduled
 from engine.sequence import END_TOKENS
 from ipc.messages import EngineInfo, ErrorResponse, Finish, GenerationRequest, Owner, Tokens
 from ipc.vocabulary import CALL, RETURN
-from tests.engine.builders import INFO, OWNER, make_request
+from tests.engine.builders import INFO, OWNER, make_request, make_scheduler
 
 OTHER = Owner(frontend=2, epoch=1)
 POISON = 13
@@ -48,7 +47,7 @@ def make_core(
     max_waiting: int = 100,
     info: EngineInfo = INFO,
 ) -> ModelCore:
-    scheduler = Scheduler(BlockPool(blocks), 4, max_sequences, max_step_tokens=16)
+    scheduler = make_scheduler(blocks, max_sequences, max_step_tokens=16)
     return ModelCore(info, RuleRunner(script), scheduler, lambda: 0, max_waiting)
 
 
@@ -271,7 +270,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        scheduler = Scheduler(BlockPool(10), 4, max_sequences=3, max_step_tokens=6)
+        scheduler = make_scheduler(10, max_sequences=3, max_step_tokens=6)
         self.scheduler = scheduler
         self.core = ModelCore(INFO, RuleRunner(), scheduler, lambda: 0, max_waiting=4)
         self.next_id = 0
