@@ -63,6 +63,7 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
         model=options.name,
         context_length=context_length(config, blocks, options),
         vocabulary_size=config.vocabulary_size,
+        block_size=options.block_size if options.prefix_caching else 0,
     )
     cache = KvCache(
         PrefixCache(BlockPool(blocks)),

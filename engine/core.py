@@ -10,10 +10,11 @@ from collections.abc import Sequence as Sequences
 from typing import Protocol
 
 from engine.admission import RequestError, check_request
+from engine.block_watch import BlockWatch
 from engine.ledger import Entry, Ledger, Steps
 from engine.scheduler import Scheduled, Scheduler
 from engine.sequence import Sequence
-from ipc.messages import EngineInfo, EngineStatus, GenerationRequest, Owner, Reassign
+from ipc.messages import BlockEvents, EngineInfo, EngineStatus, GenerationRequest, Owner, Reassign
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,10 @@ class EngineCore(Protocol):
         """Say a stream again, from its first token, to the worker that has it now."""
         ...
 
+    def watch_blocks(self, owner: Owner) -> None:
+        """Tell an owner of the blocks in the prefix cache, if there is one."""
+        ...
+
     def owner_lost(self, owner: Owner) -> None:
         """Drop all that an owner has."""
         ...
@@ -59,6 +64,10 @@ class EngineCore(Protocol):
 
     def step(self) -> Steps:
         """Do a step's work. Never raises for what belongs to one sequence."""
+        ...
+
+    def block_events(self) -> dict[Owner, BlockEvents]:
+        """What owners who watch the prefix cache must be told since the last call."""
         ...
 
     def status(self) -> EngineStatus:
@@ -92,6 +101,7 @@ class ModelCore:
         self.info = info
         self._runner = runner
         self._scheduler = scheduler
+        self._watch = BlockWatch(scheduler.cache.blocks)
         self._new_seed = new_seed
         self._max_waiting = max_waiting
         self._ledger = Ledger[Sequence]()
@@ -122,7 +132,11 @@ class ModelCore:
     def reassign(self, owner: Owner, message: Reassign) -> None:
         self._ledger.reassign(owner, message)
 
+    def watch_blocks(self, owner: Owner) -> None:
+        self._watch.watch(owner)
+
     def owner_lost(self, owner: Owner) -> None:
+        self._watch.forget(owner)
         for sequence in self._ledger.forget(owner):
             self._scheduler.remove(sequence)
 
@@ -144,6 +158,9 @@ class ModelCore:
             self._steps += 1
             self._run(plan.scheduled)
         return self._ledger.take()
+
+    def block_events(self) -> dict[Owner, BlockEvents]:
+        return self._watch.take()
 
     def status(self) -> EngineStatus:
         cache = self._scheduler.cache

@@ -136,7 +136,11 @@ class Reassign(Message, frozen=True, tag="reassign"):
     lease: int
 
 
-FrontendToEngine = Hello | GenerationRequest | Cancel | Reassign | Heartbeat | Goodbye
+class WatchBlocks(Message, frozen=True, tag="watch_blocks"):
+    """Tell with `BlockEvents` what is in the prefix cache, and every change of it."""
+
+
+FrontendToEngine = Hello | GenerationRequest | Cancel | Reassign | WatchBlocks | Heartbeat | Goodbye
 
 
 # --- engine -> frontend ------------------------------------------------------------------------
@@ -145,12 +149,14 @@ FrontendToEngine = Hello | GenerationRequest | Cancel | Reassign | Heartbeat | G
 
 
 class EngineInfo(Message, frozen=True, tag="engine_info"):
-    """What the frontend must know of the model. `context_length` is prompt plus output tokens."""
+    """What the frontend must know of the model. `context_length` is prompt plus output tokens,
+    `block_size` the tokens that a hash of `ipc.block_hashes` names, 0 if nothing is cached."""
 
     version: int
     model: str
     context_length: int
     vocabulary_size: int
+    block_size: int = 0
 
 
 class EngineStatus(Message, frozen=True, tag="engine_status"):
@@ -177,7 +183,16 @@ class EngineStatus(Message, frozen=True, tag="engine_status"):
     evicted_blocks: int = 0
 
 
-EngineToFrontend = EngineInfo | Refused | EngineStatus
+class BlockEvents(Message, frozen=True, tag="block_events"):
+    """Hashes of blocks that the prefix cache has now, or has no more. Number 0 tells all that it
+    has, the others what changed since; nothing is lost while the numbers have no gap."""
+
+    number: int
+    stored: list[bytes]
+    removed: list[bytes]
+
+
+EngineToFrontend = EngineInfo | Refused | EngineStatus | BlockEvents
 
 
 class Finish(Message, frozen=True):

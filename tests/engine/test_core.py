@@ -13,7 +13,16 @@ from engine.core import ModelCore
 from engine.ledger import Steps
 from engine.scheduler import Scheduled
 from engine.sequence import END_TOKENS
-from ipc.messages import EngineInfo, ErrorResponse, Finish, GenerationRequest, Owner, Tokens
+from ipc.block_hashes import extend_hashes, root_hash
+from ipc.messages import (
+    BlockEvents,
+    EngineInfo,
+    ErrorResponse,
+    Finish,
+    GenerationRequest,
+    Owner,
+    Tokens,
+)
 from ipc.vocabulary import CALL, RETURN
 from tests.engine.builders import INFO, OWNER, make_request, make_scheduler
 
@@ -260,6 +269,28 @@ def test_shutting_down_ends_everything_with_an_error() -> None:
         (2, "overloaded"),
     ]
     assert core.status().free_blocks == 100
+
+
+def test_watchers_are_told_what_is_cached_and_what_changes() -> None:
+    core = make_core(blocks=8)
+    core.watch_blocks(OWNER)
+    assert core.block_events() == {OWNER: BlockEvents(0, [], [])}
+    core.add(OWNER, make_request(1, prompt=[1] * 9, max_tokens=1))
+    run(core)
+    hashes: list[bytes] = []
+    extend_hashes(hashes, root_hash(""), [1] * 9, 4, 9)
+    core.watch_blocks(OTHER)
+    told = core.block_events()
+    assert told[OWNER] == BlockEvents(1, hashes, [])
+    assert (told[OTHER].number, set(told[OTHER].stored)) == (0, set(hashes))
+    core.owner_lost(OTHER)
+    core.add(OWNER, make_request(2, prompt=[2] * 25, max_tokens=1))
+    run(core)
+    told = core.block_events()
+    assert list(told) == [OWNER]
+    assert (told[OWNER].number, len(told[OWNER].stored)) == (2, 6)
+    # The end of the first prompt had to make room, its beginning could stay.
+    assert told[OWNER].removed == [hashes[1]]
 
 
 class CoreMachine(RuleBasedStateMachine):
