@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ipc.messages import TokenLogprobs
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -20,3 +22,11 @@ class Slice:
     def count(self) -> int:
         """How many tokens are computed."""
         return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A sequence's next token, and its log-probabilities if they were asked for."""
+
+    token: int
+    logprobs: TokenLogprobs | None = None

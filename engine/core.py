@@ -10,6 +10,7 @@ from collections.abc import Sequence as Sequences
 from typing import Protocol
 
 from engine.admission import RequestError, check_request
+from engine.batch import Sampled
 from engine.block_watch import BlockWatch
 from engine.ledger import Entry, Ledger, Steps
 from engine.scheduler import Scheduled, Scheduler
@@ -78,7 +79,7 @@ class EngineCore(Protocol):
 class Runner(Protocol):
     """Computes scheduled tokens. Running the same again must give the same."""
 
-    def run(self, scheduled: Sequences[Scheduled]) -> list[int | None]:
+    def run(self, scheduled: Sequences[Scheduled]) -> list[Sampled | None]:
         """The next token of each scheduled sequence that is caught up with, else None."""
         ...
 
@@ -200,7 +201,7 @@ class ModelCore:
         """Run and accept; when that raises, each sequence by itself, so that only those end that
         raise alone."""
         try:
-            tokens = self._runner.run(scheduled)
+            results = self._runner.run(scheduled)
         except Exception as error:
             if len(scheduled) > 1:
                 log.warning("a step failed, its sequences run one by one: %r", error)
@@ -209,22 +210,23 @@ class ModelCore:
                 return
             self._fail(scheduled[0].sequence, error)
             return
-        for item, token in zip(scheduled, tokens, strict=True):
-            self._accept(item, token)
+        for item, sampled in zip(scheduled, results, strict=True):
+            self._accept(item, sampled)
 
-    def _accept(self, item: Scheduled, token: int | None) -> None:
+    def _accept(self, item: Scheduled, sampled: Sampled | None) -> None:
         sequence = item.sequence
         self._scheduler.advance(item)
-        if token is None:
+        if sampled is None:
             return
         if not sequence.output_tokens:
             self._prompt_tokens += sequence.prompt_tokens
             sequence.entry.cached_tokens = sequence.cached_tokens or 0
         self._generated_tokens += 1
-        finish = sequence.append(token)
+        finish = sequence.append(sampled.token)
         if finish is not None:
             self._scheduler.remove(sequence)
-        self._ledger.say(sequence.entry, [token], finish)
+        logprobs = None if sampled.logprobs is None else [sampled.logprobs]
+        self._ledger.say(sequence.entry, [sampled.token], finish, logprobs)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         entry = sequence.entry

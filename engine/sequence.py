@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from engine.ledger import Entry
+from engine.penalties import Penalties, penalties_of
 from ipc.messages import Finish, Sampling
 from ipc.vocabulary import CALL, ENDOFTEXT, RETURN
 
@@ -42,10 +43,12 @@ class Sequence:
     hashes: list[bytes] = field(default_factory=list)
     named: int = 0
     stop_tokens: frozenset[int] = field(init=False)
+    penalties: Penalties | None = field(init=False)
 
     def __post_init__(self) -> None:
         end_tokens = frozenset[int]() if self.sampling.ignore_eos else END_TOKENS
         self.stop_tokens = end_tokens.union(self.sampling.stop_token_ids)
+        self.penalties = penalties_of(self.sampling, self.tokens)
 
     @property
     def output_tokens(self) -> int:
@@ -65,6 +68,8 @@ class Sequence:
     def append(self, token: int) -> Finish | None:
         """Add a generated token; says whether, and why, the sequence ends with it."""
         self.tokens.append(token)
+        if self.penalties is not None:
+            self.penalties.add(token)
         if token in self.stop_tokens:
             return Finish("stop")
         if len(self.tokens) >= self.length_limit:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
+from engine.batch import Sampled
 from engine.core import ModelCore
 from engine.ledger import Steps
 from engine.scheduler import Scheduled
@@ -21,6 +22,8 @@ from ipc.messages import (
     Finish,
     GenerationRequest,
     Owner,
+    Reassign,
+    TokenLogprobs,
     Tokens,
 )
 from ipc.vocabulary import CALL, RETURN
@@ -38,15 +41,17 @@ class RuleRunner:
         self.script = script or {}
         self.batches: list[int] = []
 
-    def run(self, scheduled: Sequences[Scheduled]) -> list[int | None]:
+    def run(self, scheduled: Sequences[Scheduled]) -> list[Sampled | None]:
         self.batches.append(len(scheduled))
         if any(item.sequence.tokens[0] == POISON for item in scheduled):
             raise ArithmeticError("poison")
         return [self._next(item) if item.samples else None for item in scheduled]
 
-    def _next(self, item: Scheduled) -> int:
+    def _next(self, item: Scheduled) -> Sampled:
         length = len(item.sequence.tokens)
-        return self.script.get(length, length)
+        logprobs = TokenLogprobs(-float(length), [(length, -float(length))])
+        told = logprobs if item.sequence.sampling.logprobs is not None else None
+        return Sampled(self.script.get(length, length), told)
 
 
 def make_core(
@@ -100,6 +105,20 @@ def test_a_request_is_answered_token_by_token() -> None:
     status = core.status()
     assert (status.prompt_tokens, status.generated_tokens, status.steps) == (3, 2, 2)
     assert (status.running, status.waiting, status.free_blocks) == (0, 0, 100)
+
+
+def test_logprobs_are_said_with_their_tokens_and_again_to_another_worker() -> None:
+    core = make_core()
+    core.add(OWNER, make_request(max_tokens=2, logprobs=1))
+    first, second = TokenLogprobs(-3.0, [(3, -3.0)]), TokenLogprobs(-4.0, [(4, -4.0)])
+    assert [step[OWNER, 0].tokens for step in run(core)] == [
+        [Tokens(1, 1, 0, [3], logprobs=[first])],
+        [Tokens(1, 1, 1, [4], Finish("length"), logprobs=[second])],
+    ]
+    core.reassign(OWNER, Reassign(stream_id=1, worker=2, lease=9))
+    assert core.step()[OWNER, 2].tokens == [
+        Tokens(1, 9, 0, [3, 4], Finish("length"), logprobs=[first, second])
+    ]
 
 
 def test_a_step_is_grouped_by_owner_and_worker() -> None:
