@@ -6,6 +6,12 @@ from collections.abc import Iterator, Sequence
 from engine.ledger import ErrorCode
 from ipc.messages import EngineInfo, GenerationRequest, Sampling
 
+PENALTY = 2.0
+"""The largest presence or frequency penalty, either way, as OpenAI's API has it."""
+BIAS = 100.0
+"""The largest bias of a token's logit, either way, as OpenAI's API has it."""
+TOP_LOGPROBS = 20
+
 
 class RequestError(Exception):
     """A request cannot be served; the message is for the client."""
@@ -36,7 +42,10 @@ def _complaints(request: GenerationRequest, info: EngineInfo) -> Iterator[str]:
         yield "the prompt has a token that is not in the vocabulary"
     if not _known(sampling.stop_token_ids, info):
         yield "stop_token_ids has a token that is not in the vocabulary"
+    if not _known(tuple(sampling.logit_bias), info):
+        yield "logit_bias has a token that is not in the vocabulary"
     yield from _sampling_complaints(sampling)
+    yield from _logit_complaints(sampling)
 
 
 def _sampling_complaints(sampling: Sampling) -> Iterator[str]:
@@ -50,6 +59,21 @@ def _sampling_complaints(sampling: Sampling) -> Iterator[str]:
         yield "top_p must be above 0 and at most 1"
     if sampling.top_k is not None and sampling.top_k < 1:
         yield "top_k must be at least 1"
+    if sampling.min_p is not None and not 0 <= sampling.min_p <= 1:
+        yield "min_p must be between 0 and 1"
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= TOP_LOGPROBS:
+        yield f"logprobs must be between 0 and {TOP_LOGPROBS}"
+
+
+def _logit_complaints(sampling: Sampling) -> Iterator[str]:
+    if not -PENALTY <= sampling.presence_penalty <= PENALTY:
+        yield "presence_penalty must be between -2 and 2"
+    if not -PENALTY <= sampling.frequency_penalty <= PENALTY:
+        yield "frequency_penalty must be between -2 and 2"
+    if not 0 < sampling.repetition_penalty < math.inf:
+        yield "repetition_penalty must be a number above 0"
+    if not all(-BIAS <= bias <= BIAS for bias in sampling.logit_bias.values()):
+        yield "logit_bias must be between -100 and 100"
 
 
 def _known(tokens: Sequence[int], info: EngineInfo) -> bool:

@@ -61,7 +61,8 @@ def slots_of(runs: Sequence[Run]) -> Tensor:
 
 
 class AttentionPlan:
-    """How one step attends, for the layers of one window (None: full attention).
+    """How one step attends, for the layers of one group, which has one window (None: full
+    attention).
 
     `slices` are the step's, those with one token first and by ascending context, in the order of
     the rows of the batch.
@@ -70,11 +71,13 @@ class AttentionPlan:
     def __init__(
         self,
         slices: Sequence[Slice],
+        group: int,
         block_size: int,
         window: int | None,
         kv_width: int,
         dtype: torch.dtype,
     ) -> None:
+        self._group = group
         self._block_size = block_size
         self._window = window
         self._dtype = dtype
@@ -105,7 +108,7 @@ class AttentionPlan:
         return end if self._window is None else min(end, self._window)
 
     def _runs(self, item: Slice, first: int, end: int) -> list[Run]:
-        return runs_of(item.table, self._block_size, first, end)
+        return runs_of(item.tables[self._group], self._block_size, first, end)
 
     def _part(self, item: Slice, rows: slice) -> "_Decode | _Chunk | _Tiles":
         end = item.position + item.count
@@ -120,7 +123,11 @@ class AttentionPlan:
         starts = [item.position + 1 - size for item, size in zip(items, contexts, strict=True)]
         firsts = [start // self._block_size for start in starts]
         tables = torch.nn.utils.rnn.pad_sequence(
-            [torch.tensor(item.table[f:]) for item, f in zip(items, firsts, strict=True)], True
+            [
+                torch.tensor(item.tables[self._group][first:])
+                for item, first in zip(items, firsts, strict=True)
+            ],
+            True,
         )
         sizes = torch.tensor(contexts).unsqueeze(1)
         places = torch.arange(max(contexts))

@@ -2,18 +2,23 @@
 
 import os
 import random
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from engine.block_pool import BlockPool
+from engine.cache_layout import CacheLayout
 from engine.config import GptOssConfig, read_config
 from engine.core import ModelCore
 from engine.head import ExactHead, Head, RefinedHead
+from engine.kv_cache import KvCache
 from engine.loader import load_weights, weight_bytes
 from engine.memory import LEAST_CACHE_TOKENS, available_memory, fitting_blocks
 from engine.model import Model
+from engine.prefix_cache import PrefixCache
 from engine.progress import loading
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
@@ -41,6 +46,8 @@ class EngineOptions:
     max_sequences: int = 64
     max_step_tokens: int = 512
     max_waiting: int = 4096
+    prefix_caching: bool = True
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
 
 
 def build_core(directory: Path, options: EngineOptions) -> ModelCore:
@@ -55,20 +62,28 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
     total = weight_bytes(config, dtype, table_dtype(options.dtype))
     blocks = fitting_blocks(
         total,
-        options.block_size * token_bytes(config, dtype),
+        block_bytes(config, dtype, options.block_size),
         default=default_blocks(config, dtype, options.block_size),
-        least=-(-LEAST_CACHE_TOKENS // options.block_size),
+        least=blocks_of(config, LEAST_CACHE_TOKENS, options.block_size),
         asked=options.blocks,
         available=available_memory(),
     )
     info = EngineInfo(
         version=PROTOCOL_VERSION,
         model=options.name,
-        context_length=context_length(config, blocks * options.block_size, options.context_length),
+        context_length=context_length(config, blocks, options),
         vocabulary_size=config.vocabulary_size,
+        block_size=options.block_size if options.prefix_caching else 0,
+    )
+    cache = KvCache(
+        PrefixCache(BlockPool(blocks)),
+        options.block_size,
+        config.cache_layout,
+        options.max_step_tokens,
+        options.prefix_caching,
     )
     scheduler = Scheduler(
-        BlockPool(blocks), options.block_size, options.max_sequences, options.max_step_tokens
+        cache, options.max_sequences, options.max_step_tokens, options.tenant_weights
     )
     with loading(options.name, total) as made:
         weights = load_weights(directory, config, dtype, table_dtype(options.dtype), made)
@@ -106,26 +121,43 @@ def make_head(weights: Weights, dtype: str) -> Head:
 
 
 def default_blocks(config: GptOssConfig, dtype: torch.dtype, block_size: int) -> int:
-    """Blocks for `CACHE_TOKENS`, or what `MEMORY_SHARE` of the physical memory holds."""
+    """Blocks for `CACHE_TOKENS` of every group of layers, or what `MEMORY_SHARE` of the physical
+    memory holds."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    tokens = min(CACHE_TOKENS, int(memory * MEMORY_SHARE) // token_bytes(config, dtype))
-    return max(1, tokens // block_size)
+    blocks = blocks_of(config, CACHE_TOKENS, block_size)
+    return max(1, min(blocks, int(memory * MEMORY_SHARE) // block_bytes(config, dtype, block_size)))
 
 
-def token_bytes(config: GptOssConfig, dtype: torch.dtype) -> int:
-    """Bytes of KV cache that one token takes."""
-    return config.layers * 2 * config.kv_width * dtype.itemsize
+def blocks_of(config: GptOssConfig, tokens: int, block_size: int) -> int:
+    """Blocks that hold so many tokens in every group of layers."""
+    return -(-tokens // block_size) * len(config.cache_layout.windows)
 
 
-def context_length(config: GptOssConfig, cache_tokens: int, wanted: int | None) -> int:
-    """The wanted context length, at most the model's and what the cache holds.
+def block_bytes(config: GptOssConfig, dtype: torch.dtype, block_size: int) -> int:
+    """Bytes of one block of the KV cache."""
+    layers = config.cache_layout.layers_a_block
+    return block_size * layers * 2 * config.kv_width * dtype.itemsize
+
+
+def context_length(config: GptOssConfig, blocks: int, options: EngineOptions) -> int:
+    """The wanted context length, at most the model's and what the cache holds for one sequence.
 
     Raises ValueError if more is wanted than the model or the cache has.
     """
-    most = min(config.context_length, cache_tokens)
+    held = longest_context(config.cache_layout, blocks, options.block_size, options.max_step_tokens)
+    most, wanted = min(config.context_length, held), options.context_length
     if wanted is not None and not 2 <= wanted <= most:
         raise ValueError(
             f"a context length of {wanted} is asked for, but the model allows "
-            f"{config.context_length} and the KV cache holds {cache_tokens} tokens"
+            f"{config.context_length} and the KV cache holds {held} tokens of one sequence"
         )
     return wanted or most
+
+
+def longest_context(layout: CacheLayout, blocks: int, block_size: int, step_tokens: int) -> int:
+    """Of how many tokens of one sequence the cache has room, in whole blocks."""
+
+    def needed(count: int) -> int:
+        return layout.blocks_needed(count * block_size, block_size, step_tokens)
+
+    return (bisect_right(range(blocks + 1), blocks, key=needed) - 1) * block_size

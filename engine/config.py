@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.cache_layout import CacheLayout, layout_of
+
 ARCHITECTURE = "GptOssForCausalLM"
 
 
@@ -57,6 +59,11 @@ class GptOssConfig:
     swiglu_limit: float
     tied_embeddings: bool
     mxfp4: bool
+
+    @property
+    def cache_layout(self) -> CacheLayout:
+        """How its layers share the KV cache."""
+        return layout_of(self.windows)
 
     @property
     def kv_width(self) -> int:

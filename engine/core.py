@@ -10,11 +10,13 @@ from collections.abc import Sequence as Sequences
 from typing import Protocol
 
 from engine.admission import RequestError, check_request
+from engine.batch import Sampled
+from engine.block_watch import BlockWatch
 from engine.faults import is_out_of_memory
 from engine.ledger import Entry, ErrorCode, Ledger, Steps
 from engine.scheduler import Scheduled, Scheduler
 from engine.sequence import Sequence
-from ipc.messages import EngineInfo, EngineStatus, GenerationRequest, Owner, Reassign
+from ipc.messages import BlockEvents, EngineInfo, EngineStatus, GenerationRequest, Owner, Reassign
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,10 @@ class EngineCore(Protocol):
         """Say a stream again, from its first token, to the worker that has it now."""
         ...
 
+    def watch_blocks(self, owner: Owner) -> None:
+        """Tell an owner of the blocks in the prefix cache, if there is one."""
+        ...
+
     def owner_lost(self, owner: Owner) -> None:
         """Drop all that an owner has."""
         ...
@@ -63,6 +69,10 @@ class EngineCore(Protocol):
         """Do a step's work. Never raises for what belongs to one sequence."""
         ...
 
+    def block_events(self) -> dict[Owner, BlockEvents]:
+        """What owners who watch the prefix cache must be told since the last call."""
+        ...
+
     def status(self) -> EngineStatus:
         """Counts since the start; `rejected` are the stale messages."""
         ...
@@ -71,7 +81,7 @@ class EngineCore(Protocol):
 class Runner(Protocol):
     """Computes scheduled tokens. Running the same again must give the same."""
 
-    def run(self, scheduled: Sequences[Scheduled]) -> list[int | None]:
+    def run(self, scheduled: Sequences[Scheduled]) -> list[Sampled | None]:
         """The next token of each scheduled sequence that is caught up with, else None."""
         ...
 
@@ -94,6 +104,7 @@ class ModelCore:
         self.info = info
         self._runner = runner
         self._scheduler = scheduler
+        self._watch = BlockWatch(scheduler.cache.blocks)
         self._new_seed = new_seed
         self._max_waiting = max_waiting
         self._ledger = Ledger[Sequence]()
@@ -108,7 +119,7 @@ class ModelCore:
             return
         try:
             check_request(request, self.info)
-            if len(self._scheduler.waiting) >= self._max_waiting:
+            if self._scheduler.waiting >= self._max_waiting:
                 raise RequestError("overloaded", "too many requests wait for this engine")
         except RequestError as error:
             self._ledger.say_error(entry, error.code, str(error))
@@ -124,7 +135,11 @@ class ModelCore:
     def reassign(self, owner: Owner, message: Reassign) -> None:
         self._ledger.reassign(owner, message)
 
+    def watch_blocks(self, owner: Owner) -> None:
+        self._watch.watch(owner)
+
     def owner_lost(self, owner: Owner) -> None:
+        self._watch.forget(owner)
         for sequence in self._ledger.forget(owner):
             self._scheduler.remove(sequence)
 
@@ -147,13 +162,16 @@ class ModelCore:
             self._run(plan.scheduled)
         return self._ledger.take()
 
+    def block_events(self) -> dict[Owner, BlockEvents]:
+        return self._watch.take()
+
     def status(self) -> EngineStatus:
-        pool = self._scheduler.pool
+        cache = self._scheduler.cache
         return EngineStatus(
             running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
-            free_blocks=pool.free_blocks,
-            total_blocks=pool.total,
+            waiting=self._scheduler.waiting,
+            free_blocks=cache.free_blocks,
+            total_blocks=cache.blocks.pool.total,
             steps=self._steps,
             generated_tokens=self._generated_tokens,
             prompt_tokens=self._prompt_tokens,
@@ -161,6 +179,10 @@ class ModelCore:
             errors=self._ledger.errors,
             rejected=self._ledger.stale,
             kept=self._ledger.kept,
+            prefix_queried_tokens=cache.queried_tokens,
+            prefix_hit_tokens=cache.hit_tokens,
+            cached_blocks=cache.blocks.idle_blocks,
+            evicted_blocks=cache.blocks.evictions,
         )
 
     def _sequence(self, entry: Entry[Sequence], request: GenerationRequest) -> Sequence:
@@ -172,13 +194,16 @@ class ModelCore:
             sampling=sampling,
             seed=self._new_seed() if sampling.seed is None else sampling.seed,
             length_limit=min(len(prompt) + sampling.max_tokens, self.info.context_length),
+            tenant=request.tenant,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
         )
 
     def _run(self, scheduled: Sequences[Scheduled]) -> None:
         """Run and accept; when that raises, less at a time, so that only those end that raise
         alone."""
         try:
-            tokens = self._runner.run(scheduled)
+            results = self._runner.run(scheduled)
         except Exception as error:
             if is_out_of_memory(error):
                 self._shed(scheduled, error)
@@ -190,8 +215,8 @@ class ModelCore:
                 reason = f"the engine failed on this request ({type(error).__name__})"
                 self._fail(scheduled[0].sequence, error, "internal", reason)
             return
-        for item, token in zip(scheduled, tokens, strict=True):
-            self._accept(item, token)
+        for item, sampled in zip(scheduled, results, strict=True):
+            self._accept(item, sampled)
 
     def _shed(self, scheduled: Sequences[Scheduled], error: Exception) -> None:
         """After running out of memory: plan smaller steps from now on, and run this one in halves,
@@ -209,18 +234,20 @@ class ModelCore:
         else:
             self._fail(scheduled[0].sequence, error, "overloaded", OUT_OF_MEMORY)
 
-    def _accept(self, item: Scheduled, token: int | None) -> None:
+    def _accept(self, item: Scheduled, sampled: Sampled | None) -> None:
         sequence = item.sequence
-        sequence.computed += item.count
-        if token is None:
+        self._scheduler.advance(item)
+        if sampled is None:
             return
         if not sequence.output_tokens:
             self._prompt_tokens += sequence.prompt_tokens
+            sequence.entry.cached_tokens = sequence.cached_tokens or 0
         self._generated_tokens += 1
-        finish = sequence.append(token)
+        finish = sequence.append(sampled.token)
         if finish is not None:
             self._scheduler.remove(sequence)
-        self._ledger.say(sequence.entry, [token], finish)
+        logprobs = None if sampled.logprobs is None else [sampled.logprobs]
+        self._ledger.say(sequence.entry, [sampled.token], finish, logprobs)
 
     def _fail(self, sequence: Sequence, error: Exception, code: ErrorCode, reason: str) -> None:
         entry = sequence.entry

@@ -25,6 +25,7 @@ from ipc.messages import (
     Hello,
     Owner,
     Reassign,
+    WatchBlocks,
 )
 from ipc.process import add_process_options, curve_key, end_with_parent, on_termination
 
@@ -96,6 +97,9 @@ class Executor:
                 self._core.cancel(owner, stream_id, lease)
             case Reassign():
                 self._core.reassign(owner, message)
+            case WatchBlocks():
+                self._core.watch_blocks(owner)
+                self._send_events()
             case Heartbeat():
                 self._send_status(owner)
             case Hello():
@@ -116,6 +120,11 @@ class Executor:
     def _send(self, steps: Steps) -> None:
         for (owner, worker), step in steps.items():
             self._listener.send(owner, [str(worker).encode(), codec.encode(step)])
+        self._send_events()
+
+    def _send_events(self) -> None:
+        for owner, events in self._core.block_events().items():
+            self._listener.send(owner, [b"", codec.encode(events)])
 
     def _finish(self) -> None:
         self._core.shut_down()

@@ -9,7 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-from ipc.messages import ErrorResponse, Finish, GenerationRequest, Owner, Reassign, Step, Tokens
+from ipc.messages import (
+    ErrorResponse,
+    Finish,
+    GenerationRequest,
+    Owner,
+    Reassign,
+    Step,
+    TokenLogprobs,
+    Tokens,
+)
 
 S = TypeVar("S")
 
@@ -23,8 +32,8 @@ UNKNOWN_STREAM = "the engine does not know this stream any more"
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[S]):
-    """One stream. `said` are its output tokens so far; `sequence` is None once it has ended, by
-    `finish` or by `error`, a code and a message."""
+    """One stream. `said` are its output tokens so far, `logprobs` theirs if they were asked for;
+    `sequence` is None once it has ended, by `finish` or by `error`, a code and a message."""
 
     owner: Owner
     stream_id: int
@@ -32,6 +41,8 @@ class Entry(Generic[S]):
     worker: int
     sequence: S | None = None
     said: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+    logprobs: list[TokenLogprobs] | None = None
     finish: Finish | None = None
     error: tuple[ErrorCode, str] | None = None
 
@@ -114,11 +125,20 @@ class Ledger(Generic[S]):
         """How many entries there are of sequences that have ended."""
         return sum(map(len, self._entries.values())) - len(self.live())
 
-    def say(self, entry: Entry[S], ids: list[int], finish: Finish | None) -> None:
-        """Say new tokens of a sequence, and that it ends with them."""
+    def say(
+        self,
+        entry: Entry[S],
+        ids: list[int],
+        finish: Finish | None,
+        logprobs: list[TokenLogprobs] | None = None,
+    ) -> None:
+        """Say new tokens of a sequence, and that it ends with them. A stream's tokens have
+        logprobs all or none."""
         start = len(entry.said)
         entry.said += ids
-        self._say_tokens(entry, start, ids, finish)
+        if logprobs is not None:
+            entry.logprobs = (entry.logprobs or []) + logprobs
+        self._say_tokens(entry, start, ids, finish, logprobs)
         if finish is not None:
             entry.finish, entry.sequence = finish, None
 
@@ -139,7 +159,8 @@ class Ledger(Generic[S]):
             return
         entry.worker, entry.lease = message.worker, message.lease
         # Also without a token: the worker's answer to this tells that the stream has arrived.
-        self._say_tokens(entry, 0, entry.said.copy(), entry.finish)
+        logprobs = None if entry.logprobs is None else entry.logprobs.copy()
+        self._say_tokens(entry, 0, entry.said.copy(), entry.finish, logprobs)
         if entry.error is not None:
             self._say_error(entry, *entry.error)
 
@@ -160,9 +181,15 @@ class Ledger(Generic[S]):
         return True
 
     def _say_tokens(
-        self, entry: Entry[S], start: int, ids: list[int], finish: Finish | None
+        self,
+        entry: Entry[S],
+        start: int,
+        ids: list[int],
+        finish: Finish | None,
+        logprobs: list[TokenLogprobs] | None,
     ) -> None:
-        message = Tokens(entry.stream_id, entry.lease, start, ids, finish)
+        cached = 0 if start else entry.cached_tokens
+        message = Tokens(entry.stream_id, entry.lease, start, ids, finish, cached, logprobs)
         self._tokens.setdefault((entry.owner, entry.worker), []).append(message)
 
     def _say_error(self, entry: Entry[S], code: ErrorCode, message: str) -> None:

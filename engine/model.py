@@ -19,7 +19,7 @@ class Model:
     """Weights and KV cache of one model.
 
     `blocks` blocks of `block_size` tokens are reserved; their memory is touched as they are first
-    used. Sliding layers keep all tokens too: a block is a block of every layer.
+    used. Layers of different groups share memory, but never a block.
     """
 
     def __init__(
@@ -30,8 +30,11 @@ class Model:
         self._dtype = weights.norm.dtype
         self._head = head
         self._block_size = block_size
-        shape = (config.layers, 2, blocks * block_size, config.kv_heads, config.head_dim)
-        self._caches = [Cache(*layer) for layer in torch.empty(shape, dtype=self._dtype)]
+        self._layout = layout = config.cache_layout
+        slots = blocks * block_size
+        shape = (layout.layers_a_block, 2, slots, config.kv_heads, config.head_dim)
+        memory = torch.empty(shape, dtype=self._dtype)
+        self._caches = [Cache(*memory[place]) for place in layout.place_of]
         self._frequencies = inverse_frequencies(config.rope, config.head_dim)
 
     @torch.inference_mode()
@@ -56,16 +59,20 @@ class Model:
 
     def _layers(self, slices: Sequence[Slice]) -> Tensor:
         config = self.config
-        plans = {
-            window: AttentionPlan(slices, self._block_size, window, config.kv_width, self._dtype)
-            for window in set(config.windows)
-        }
+        plans = [
+            AttentionPlan(slices, group, self._block_size, window, config.kv_width, self._dtype)
+            for group, window in enumerate(self._layout.windows)
+        ]
         tokens = torch.tensor([token for item in slices for token in item.tokens])
-        slots = torch.tensor([slot for item in slices for slot in self._slots(item)])
+        slots = [
+            torch.tensor([slot for item in slices for slot in self._slots(item, group)])
+            for group in range(len(plans))
+        ]
         rotation = self._rotation(slices)
         hidden = F.embedding(tokens, self._weights.embedding).to(self._dtype)
-        for layer, cache in zip(self._weights.layers, self._caches, strict=True):
-            hidden = self._layer(hidden, layer, cache, plans[layer.window], slots, rotation)
+        groups = self._layout.group_of
+        for layer, cache, group in zip(self._weights.layers, self._caches, groups, strict=True):
+            hidden = self._layer(hidden, layer, cache, plans[group], slots[group], rotation)
         return hidden
 
     def _layer(
@@ -115,9 +122,9 @@ class Model:
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.config.rms_norm_eps)
         return (wide * scale * weight).to(hidden.dtype)
 
-    def _slots(self, item: Slice) -> Iterator[int]:
+    def _slots(self, item: Slice, group: int) -> Iterator[int]:
         end = item.position + item.count
-        for start, size in runs_of(item.table, self._block_size, item.position, end):
+        for start, size in runs_of(item.tables[group], self._block_size, item.position, end):
             yield from range(start, start + size)
 
     def _rotation(self, slices: Sequence[Slice]) -> tuple[Tensor, Tensor]:

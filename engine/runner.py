@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Sequences
 
-from engine.batch import Slice
+from engine.batch import Sampled, Slice
 from engine.model import Model
 from engine.sampler import Draw, sample, uniform
 from engine.scheduler import Scheduled
@@ -20,13 +20,13 @@ class ModelRunner:
         self._model = model
         self._vocabulary_size = model.config.vocabulary_size
 
-    def run(self, scheduled: Sequences[Scheduled]) -> list[int | None]:
+    def run(self, scheduled: Sequences[Scheduled]) -> list[Sampled | None]:
         """Compute the scheduled tokens; returns the next token of each sequence that is caught
         up with, else None. Running the same again writes the same and returns the same."""
         slices = [_slice(item) for item in scheduled]
         hidden = self._model.forward(slices, [item.samples for item in scheduled])
         draws = [self._draw(item.sequence) for item in scheduled if item.samples]
-        tokens: list[int] = []
+        tokens: list[Sampled] = []
         for first in range(0, len(draws), LOGIT_ROWS):
             rows = slice(first, first + LOGIT_ROWS)
             tokens += sample(self._model.logits(hidden[rows]), draws[rows])
@@ -40,12 +40,16 @@ class ModelRunner:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            min_p=sampling.min_p,
             uniform=uniform(sequence.seed, sequence.output_tokens),
             banned=[token for token in banned if token < self._vocabulary_size],
+            bias=tuple(sampling.logit_bias.items()),
+            penalties=sequence.penalties,
+            logprobs=sampling.logprobs,
         )
 
 
 def _slice(item: Scheduled) -> Slice:
     sequence = item.sequence
     end = sequence.computed + item.count
-    return Slice(sequence.tokens[sequence.computed : end], sequence.computed, sequence.table)
+    return Slice(sequence.tokens[sequence.computed : end], sequence.computed, sequence.tables)

@@ -1,22 +1,33 @@
 """Which tokens of which sequences the next step computes.
 
 There are no phases. Each step, a sequence's computed tokens catch up with its tokens, by as many
-as the step's token budget allows: a prompt in chunks, a generated token at once. While others
-have to catch up too, one takes at most half of what is left of the budget, so that a short prompt
-does not wait for a long one. When blocks run out, the sequence that was admitted last is
-preempted: its blocks are freed, it waits in front of all others, and all of its tokens are
-computed again.
+as the step's token budget allows: a generated token at once, a prompt in chunks. Those that
+generate come first; the others, running or waiting, take turns by what their tenants have had,
+each taking half of what is left of the budget, so that a short prompt does not wait for a long one.
+
+When blocks run out, a sequence is preempted: its blocks are given back (they stay cached while
+there is room), it waits in its old place, and what is not cached any more is computed again. It
+is the last in order of the tenant with the largest share of the engine. A tenant that has less
+than its share and cannot start takes room from the largest in the same way.
 
     waiting --schedule, blocks for all its tokens--> running
     running --preempted----------------------------> waiting
     waiting, running --remove-----------------------> gone
 """
 
-from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
-from engine.block_pool import BlockPool
+from engine.kv_cache import KvCache, Match
 from engine.sequence import Sequence
+from engine.tenants import Tenant, Tenants
+
+LOOK_AHEAD = 16
+"""Of the sequences of one tenant, how many are looked at for one that need not wait for another
+to compute the same beginning."""
+
+_ORDER = attrgetter("order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +52,40 @@ class Plan:
 
 
 class Scheduler:
-    """Waiting and running sequences, and the pool that their blocks come from."""
+    """Waiting and running sequences, and the cache that their blocks come from."""
 
     def __init__(
-        self, pool: BlockPool, block_size: int, max_sequences: int, max_step_tokens: int
+        self,
+        cache: KvCache,
+        max_sequences: int,
+        max_step_tokens: int,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         if not 1 <= max_sequences <= max_step_tokens:
             raise ValueError("a step needs a token for each of at least one running sequence")
-        self.pool = pool
-        self.waiting: deque[Sequence] = deque()
+        self.cache = cache
         self.running: list[Sequence] = []
         self.preemptions = 0
-        self._block_size = block_size
+        self._tenants = Tenants(weights or {})
         self._max_sequences = max_sequences
         self._max_step_tokens = self._step_tokens = max_step_tokens
 
+    @property
+    def waiting(self) -> int:
+        """How many sequences wait."""
+        return self._tenants.waiting
+
     def add(self, sequence: Sequence) -> None:
         """Let a new sequence wait for its turn."""
-        self.waiting.append(sequence)
+        self._tenants.arrive(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, waiting or running, and free its blocks. Raises ValueError if it
-        is neither."""
-        if sequence in self.running:
+        """Take a sequence out, waiting or running, and free its blocks. Raises KeyError if it is
+        neither."""
+        if sequence.admitted:
             self.running.remove(sequence)
-        else:
-            self.waiting.remove(sequence)
-        self._release(sequence)
+            self.cache.release(sequence)
+        self._tenants.leave(sequence)
 
     def limit_step(self, tokens: int) -> None:
         """Plan at most so many tokens in the next step, but one for each sequence that may run,
@@ -75,84 +93,229 @@ class Scheduler:
         self._step_tokens = min(self._step_tokens, max(tokens, self._max_sequences))
 
     def schedule(self) -> Plan:
-        """Plan a step. Every running sequence computes at least one token in it; the caller adds
-        what was computed to `Sequence.computed`."""
+        """Plan a step; the caller runs it and hands each item to `advance`."""
         plan = Plan()
         self._step_tokens = min(self._step_tokens + 1, self._max_step_tokens)
-        budget = self._continue_running(plan)
-        while self._admits(budget):
-            sequence = self.waiting.popleft()
-            if self._blocks_missing(sequence) > self.pool.total:
-                plan.outgrown.append(sequence)
-                continue
-            self._allocate(sequence)
-            self.running.append(sequence)
-            budget -= self._plan(plan, sequence, budget, shared=self._admits(budget))
+        self._balance(plan)
+        while True:
+            self._make_all_room(plan)
+            counts = {sequence: 1 for sequence in self.running if sequence.remaining == 1}
+            self._catch_up(counts, plan)
+            if counts or not self.running:
+                break
+            # Prompts alone are running, and none has room to go on.
+            self._preempt_worst(plan)
+        for sequence in self.running:
+            if sequence.remaining == 1:
+                self._tenants.charge(sequence, 1)
+        plan.scheduled = [Scheduled(sequence, count) for sequence, count in counts.items()]
         return plan
 
+    def advance(self, item: Scheduled) -> None:
+        """Count a planned item as computed."""
+        self.cache.advance(item.sequence, item.count)
+
     def check(self) -> None:
-        """Raise AssertionError unless every block is either free or in exactly one table."""
-        assert not any(sequence.table for sequence in self.waiting)
-        used = [block for sequence in self.running for block in sequence.table]
-        assert sorted(self.pool.free_list() + used) == list(range(self.pool.total))
-        assert len(used) + self.pool.free_blocks == self.pool.total
+        """Raise AssertionError unless the books agree with each other."""
+        waiting = [sequence for tenant in self._tenants for sequence in tenant.waiting]
+        assert len(waiting) == self.waiting
+        assert not any(sequence.tables or sequence.admitted for sequence in waiting)
+        assert all(sequence.admitted for sequence in self.running)
+        assert sum(tenant.running for tenant in self._tenants) == len(self.running)
+        self.cache.check(self.running)
 
-    def _continue_running(self, plan: Plan) -> int:
-        """Plan the running sequences, oldest first; returns what is left of the budget."""
-        budget = self._step_tokens
-        behind = sum(sequence.remaining > 1 for sequence in self.running)
-        index = 0
-        while index < len(self.running):
-            sequence = self.running[index]
-            if not self._make_room(sequence, plan):
-                continue
-            index += 1
-            behind -= sequence.remaining > 1
-            # A token is kept for each sequence after this one.
-            most = budget - (len(self.running) - index)
-            budget -= self._plan(plan, sequence, most, shared=behind > 0 or self._admits(most))
-        return budget
+    # --- those that run -------------------------------------------------------------------------
 
-    def _plan(self, plan: Plan, sequence: Sequence, most: int, shared: bool) -> int:
-        """Schedule up to `most` tokens, or half of them if `shared`; returns how many."""
-        count = min(sequence.remaining, max(1, most // 2) if shared else most)
-        plan.scheduled.append(Scheduled(sequence, count))
-        return count
+    def _make_all_room(self, plan: Plan) -> None:
+        """Let every sequence that generates have room for its token, preempting others for it."""
+        for sequence in tuple(self.running):
+            while sequence.admitted and sequence.remaining == 1 and not self._has_room(sequence):
+                self._preempt_worst(plan)
 
-    def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
-        """Allocate what the sequence lacks, preempting younger ones; False if it had to go."""
-        while self._blocks_missing(sequence) > self.pool.free_blocks:
-            if self.running == [sequence]:
-                self.remove(sequence)
-                plan.outgrown.append(sequence)
+    def _has_room(self, sequence: Sequence) -> bool:
+        end = len(sequence.tokens)
+        if sequence.room < end:
+            if self.cache.missing(sequence, end) > self.cache.free_blocks:
                 return False
-            youngest = self.running.pop()
-            self._release(youngest)
-            self.waiting.appendleft(youngest)
-            self.preemptions += 1
-            if youngest is sequence:
-                return False
-        self._allocate(sequence)
+            self.cache.reserve(sequence, end)
         return True
 
-    def _admits(self, budget: int) -> bool:
-        if not self.waiting or not budget or len(self.running) >= self._max_sequences:
+    def _preempt_worst(self, plan: Plan) -> None:
+        """Preempt one sequence; one that is alone and still lacks room is removed."""
+        if len(self.running) == 1:
+            [outgrown] = self.running
+            self.remove(outgrown)
+            plan.outgrown.append(outgrown)
+            return
+        usage = self._usage()
+        largest = max(usage.values(), key=self._share)
+        self._preempt(max(largest.sequences, key=_ORDER))
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.cache.release(sequence)
+        self._tenants.preempt(sequence)
+        self.preemptions += 1
+
+    # --- those that have to catch up ------------------------------------------------------------
+
+    def _catch_up(self, counts: dict[Sequence, int], plan: Plan) -> None:
+        """Share out what is left of the budget among the prompts that run and that wait."""
+        budget = self._step_tokens - len(counts)
+        turns = _Turns(self.running)
+        chunks: dict[Sequence, int] = {}
+        while budget > 0:
+            tenant = turns.next_tenant(self._tenants)
+            if tenant is None:
+                break
+            sequence = turns.running(tenant) or self._start_next(tenant, turns, plan)
+            if sequence is not None:
+                most = budget if turns.next_tenant(self._tenants) is None else -(-budget // 2)
+                chunks[sequence] = self._take(sequence, 0, most)
+                budget -= chunks[sequence]
+        for sequence, count in chunks.items():
+            # What nobody else could use.
+            more = self._take(sequence, count, budget)
+            budget -= more
+            if count + more:
+                counts[sequence] = count + more
+
+    def _take(self, sequence: Sequence, taken: int, most: int) -> int:
+        """Reserve and charge up to `most` tokens after those taken already; returns how many."""
+        wanted = min(sequence.remaining, taken + most)
+        count = self.cache.coverable(sequence, wanted) - taken
+        self.cache.reserve(sequence, sequence.computed + taken + count)
+        self._tenants.charge(sequence, count)
+        return count
+
+    def _start_next(self, tenant: Tenant, turns: "_Turns", plan: Plan) -> Sequence | None:
+        found = self._next_waiting(tenant, plan)
+        if found is None:
+            turns.skipped.add(tenant.name)
+            return None
+        sequence, match = found
+        if not self._can_start(match):
+            turns.starting = False
+            return None
+        self._start(sequence, match)
+        return sequence
+
+    def _next_waiting(self, tenant: Tenant, plan: Plan) -> tuple[Sequence, Match] | None:
+        """The first of a tenant's sequences that is not better off waiting for another one."""
+        for sequence in tenant.waiting[:LOOK_AHEAD]:
+            if not self.cache.fits_alone(sequence):
+                self._tenants.leave(sequence)
+                plan.outgrown.append(sequence)
+                continue
+            match = self.cache.match(sequence)
+            if not match.awaited:
+                return sequence, match
+        return None
+
+    def _can_start(self, match: Match) -> bool:
+        if len(self.running) >= self._max_sequences:
             return False
-        missing = self._blocks_missing(self.waiting[0])
         # A block for each running sequence stays free, or the newcomer would soon be preempted.
-        return missing + len(self.running) <= self.pool.free_blocks or missing > self.pool.total
+        return match.needed + len(self.running) <= self.cache.free_blocks
 
-    def _blocks_missing(self, sequence: Sequence) -> int:
-        """Blocks without which not all of its tokens can be computed."""
-        return -(-len(sequence.tokens) // self._block_size) - len(sequence.table)
+    def _start(self, sequence: Sequence, match: Match) -> None:
+        self.cache.start(sequence, match)
+        self._tenants.admit(sequence)
+        self.running.append(sequence)
 
-    def _allocate(self, sequence: Sequence) -> None:
-        missing = self._blocks_missing(sequence)
-        if missing > 0:
-            after = sequence.table[-1] if sequence.table else None
-            sequence.table += self.pool.allocate(missing, after)
+    # --- shares of the engine -------------------------------------------------------------------
 
-    def _release(self, sequence: Sequence) -> None:
-        self.pool.free(sequence.table)
-        sequence.table = []
-        sequence.computed = 0
+    def _balance(self, plan: Plan) -> None:
+        """Start a sequence of the tenant with the smallest share, in the place of others."""
+        if not self._tenants.waiting or len(self._tenants) == 1:
+            return
+        waiting = [tenant for tenant in self._tenants if tenant.waiting]
+        usage = self._usage()
+        tenant = min(waiting, key=lambda t: self._share(usage.get(t.name, _Usage(t.weight))))
+        found = self._next_waiting(tenant, plan)
+        if found is None or self._can_start(found[1]):
+            return
+        victims = self._victims(tenant, *found, usage)
+        for victim in victims:
+            self._preempt(victim)
+        if victims:
+            self._start(found[0], self.cache.match(found[0]))
+
+    def _victims(
+        self, tenant: Tenant, sequence: Sequence, match: Match, usage: "dict[str, _Usage]"
+    ) -> list[Sequence]:
+        """Whom to preempt so that the sequence can start; nobody, if that would be unfair."""
+        own = usage.pop(tenant.name, _Usage(tenant.weight))
+        own.add(sequence)
+        free, running = self.cache.free_blocks, len(self.running)
+        victims: list[Sequence] = []
+        while running >= self._max_sequences or match.needed + running > free:
+            largest = max(usage.values(), key=self._share, default=None)
+            if largest is None or self._share(largest) <= self._share(own):
+                return []
+            victim = max(largest.sequences, key=_ORDER)
+            largest.remove(victim)
+            victims.append(victim)
+            free += self.cache.held(victim)
+            running -= 1
+        return victims
+
+    def _usage(self) -> "dict[str, _Usage]":
+        usage: dict[str, _Usage] = {}
+        for sequence in self.running:
+            own = usage.get(sequence.tenant)
+            if own is None:
+                own = usage[sequence.tenant] = _Usage(self._tenants.of(sequence).weight)
+            own.add(sequence)
+        return usage
+
+    def _share(self, usage: "_Usage") -> float:
+        """What part of the engine a tenant uses, of sequences or of the cache, by its weight."""
+        sequences = len(usage.sequences) / self._max_sequences
+        return max(sequences, usage.tokens / self.cache.tokens) / usage.weight
+
+
+@dataclass(slots=True)
+class _Usage:
+    """The running sequences of one tenant."""
+
+    weight: float
+    sequences: list[Sequence] = field(default_factory=list)
+    tokens: int = 0
+
+    def add(self, sequence: Sequence) -> None:
+        self.sequences.append(sequence)
+        self.tokens += len(sequence.tokens)
+
+    def remove(self, sequence: Sequence) -> None:
+        self.sequences.remove(sequence)
+        self.tokens -= len(sequence.tokens)
+
+
+class _Turns:
+    """Who can still catch up in this step. `starting` ends when the next one does not fit."""
+
+    def __init__(self, running: list[Sequence]) -> None:
+        self.starting = True
+        self.skipped: set[str] = set()
+        self._behind: dict[str, list[Sequence]] = {}
+        for sequence in running:
+            if sequence.remaining > 1:
+                self._behind.setdefault(sequence.tenant, []).append(sequence)
+        for sequences in self._behind.values():
+            sequences.sort(key=_ORDER, reverse=True)
+
+    def next_tenant(self, tenants: Tenants) -> Tenant | None:
+        """The least served tenant that has a sequence left."""
+        able = [tenant for tenant in tenants if self._is_able(tenant)]
+        return min(able, key=lambda tenant: (tenant.served, tenant.running), default=None)
+
+    def running(self, tenant: Tenant) -> Sequence | None:
+        """The next of a tenant's running sequences."""
+        sequences = self._behind.get(tenant.name)
+        return sequences.pop() if sequences else None
+
+    def _is_able(self, tenant: Tenant) -> bool:
+        if self._behind.get(tenant.name):
+            return True
+        return self.starting and bool(tenant.waiting) and tenant.name not in self.skipped

@@ -26,6 +26,7 @@ from engine.executor import add_engine_options, serve
 from engine.ledger import Entry, ErrorCode, Ledger, Steps
 from ipc.messages import (
     PROTOCOL_VERSION,
+    BlockEvents,
     EngineInfo,
     EngineStatus,
     Finish,
@@ -181,6 +182,12 @@ class ScriptedCore:
 
     def reassign(self, owner: Owner, message: Reassign) -> None:
         self._ledger.reassign(owner, message)
+
+    def watch_blocks(self, owner: Owner) -> None:
+        """There is no cache to tell of."""
+
+    def block_events(self) -> dict[Owner, BlockEvents]:
+        return {}
 
     def owner_lost(self, owner: Owner) -> None:
         for replay in self._ledger.forget(owner):

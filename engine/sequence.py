@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from engine.ledger import Entry
+from engine.penalties import Penalties, penalties_of
 from ipc.messages import Finish, Sampling
 from ipc.vocabulary import CALL, ENDOFTEXT, RETURN
 
@@ -14,9 +15,13 @@ END_TOKENS = frozenset({RETURN, CALL, ENDOFTEXT})
 class Sequence:
     """One running or waiting sequence, and the entry of its stream in the ledger.
 
-    `tokens` are the prompt and what was generated; the keys and values of the first `computed`
-    are in the blocks of `table`. `length_limit` bounds `tokens`, `seed` is the request's or was
-    drawn for it.
+    `tokens` are the prompt and what was generated; `length_limit` bounds them, `seed` is the
+    request's or was drawn for it. `order` is its place among its tenant's: priority, then arrival.
+    `cached_tokens` of the prompt were cached when it first started.
+
+    The keys and values of the first `computed` tokens are cached in the blocks of `tables`, one a
+    group of layers, which have room for `room` tokens. `hashes` name whole blocks of its tokens,
+    and the first `named` of them are in the cache under these names.
     """
 
     entry: "Entry[Sequence]"
@@ -25,13 +30,25 @@ class Sequence:
     sampling: Sampling
     seed: int
     length_limit: int
+    tenant: str = ""
+    priority: int = 0
+    cache_salt: str = ""
+    order: tuple[int, int] = (0, 0)
+    admitted: bool = False
+    cached_tokens: int | None = None
     computed: int = 0
-    table: list[int] = field(default_factory=list)
+    room: int = 0
+    tables: list[list[int]] = field(default_factory=list)
+    root: bytes = b""
+    hashes: list[bytes] = field(default_factory=list)
+    named: int = 0
     stop_tokens: frozenset[int] = field(init=False)
+    penalties: Penalties | None = field(init=False)
 
     def __post_init__(self) -> None:
         end_tokens = frozenset[int]() if self.sampling.ignore_eos else END_TOKENS
         self.stop_tokens = end_tokens.union(self.sampling.stop_token_ids)
+        self.penalties = penalties_of(self.sampling, self.tokens)
 
     @property
     def output_tokens(self) -> int:
@@ -51,6 +68,8 @@ class Sequence:
     def append(self, token: int) -> Finish | None:
         """Add a generated token; says whether, and why, the sequence ends with it."""
         self.tokens.append(token)
+        if self.penalties is not None:
+            self.penalties.add(token)
         if token in self.stop_tokens:
             return Finish("stop")
         if len(self.tokens) >= self.length_limit:

@@ -29,7 +29,7 @@ _DTYPES = {
     "U8": torch.uint8,
 }
 _LENGTH_BYTES = 8
-PIECE_BYTES = 16 * 2**20
+PIECE_BYTES = 4 * 2**20
 """What is read of a large tensor at a time."""
 
 

@@ -19,7 +19,10 @@ _ENGINE_COUNTERS = {
     "steps": "Engine steps.",
     "generated_tokens": "Tokens generated.",
     "prompt_tokens": "Prompt tokens computed.",
-    "preemptions": "Sequences preempted for want of blocks.",
+    "preemptions": "Sequences preempted for want of blocks, or of another tenant's share.",
+    "prefix_queried_tokens": "Prompt tokens looked up in the prefix cache.",
+    "prefix_hit_tokens": "Prompt tokens found in the prefix cache.",
+    "evicted_blocks": "Blocks evicted from the prefix cache.",
     "errors": "Sequences ended by an error.",
     "rejected": "Messages that were none.",
 }
@@ -27,7 +30,8 @@ _ENGINE_GAUGES = {
     "running": "Sequences running.",
     "waiting": "Sequences waiting.",
     "kept": "Ended sequences whose streams have not.",
-    "free_blocks": "Free KV cache blocks.",
+    "free_blocks": "Free KV cache blocks, those included that are kept for their prefix.",
+    "cached_blocks": "KV cache blocks that are kept for their prefix alone.",
     "total_blocks": "KV cache blocks.",
 }
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised with every change that an older peer would misread."""
 
 
@@ -56,7 +56,14 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
 
 
 class Sampling(Message, frozen=True):
-    """How one sequence is sampled. `temperature` 0 is greedy; None switches a filter off."""
+    """How one sequence is sampled. `temperature` 0 is greedy; None switches a filter off.
+
+    `presence_penalty` and `frequency_penalty` are subtracted from the logits of tokens that were
+    generated (once, and per occurrence), as OpenAI's API has it; `repetition_penalty` divides
+    positive logits of tokens of prompt and output, and multiplies negative ones. `logit_bias` is
+    added. With `logprobs` each token comes with its log-probability and those of the `logprobs`
+    most likely tokens.
+    """
 
     max_tokens: int
     temperature: float = 1.0
@@ -66,10 +73,40 @@ class Sampling(Message, frozen=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    min_p: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    logprobs: int | None = None
+
+
+class Grammar(Message, frozen=True):
+    """What a text must match: a JSON schema as JSON text, a regular expression, or a grammar in
+    the Lark syntax of llguidance."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    text: str
+
+
+class Constraint(Message, frozen=True):
+    """What a turn must be like; its reasoning and its preambles are always free.
+
+    `final` is for the text of the final message, `calls` for the arguments by function name.
+    `must_call` lets the turn end only in a call of one of the functions in `calls`.
+    """
+
+    final: Grammar | None = None
+    calls: dict[str, Grammar] = {}
+    must_call: bool = False
 
 
 class GenerationRequest(Message, frozen=True, tag="generate"):
-    """Start a sequence. Its tokens come back in `Step` frames addressed to `worker`."""
+    """Start a sequence. Its tokens come back in `Step` frames addressed to `worker`.
+
+    Of a tenant's requests those with the lowest `priority` go first. Cached blocks are shared only
+    between requests of one tenant with the same `cache_salt`.
+    """
 
     stream_id: int
     lease: int
@@ -77,6 +114,9 @@ class GenerationRequest(Message, frozen=True, tag="generate"):
     prompt: list[int]
     sampling: Sampling
     tenant: str = ""
+    priority: int = 0
+    cache_salt: str = ""
+    constraint: Constraint | None = None
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
@@ -96,7 +136,11 @@ class Reassign(Message, frozen=True, tag="reassign"):
     lease: int
 
 
-FrontendToEngine = Hello | GenerationRequest | Cancel | Reassign | Heartbeat | Goodbye
+class WatchBlocks(Message, frozen=True, tag="watch_blocks"):
+    """Tell with `BlockEvents` what is in the prefix cache, and every change of it."""
+
+
+FrontendToEngine = Hello | GenerationRequest | Cancel | Reassign | WatchBlocks | Heartbeat | Goodbye
 
 
 # --- engine -> frontend ------------------------------------------------------------------------
@@ -105,17 +149,22 @@ FrontendToEngine = Hello | GenerationRequest | Cancel | Reassign | Heartbeat | G
 
 
 class EngineInfo(Message, frozen=True, tag="engine_info"):
-    """What the frontend must know of the model. `context_length` is prompt plus output tokens."""
+    """What the frontend must know of the model. `context_length` is prompt plus output tokens,
+    `block_size` the tokens that a hash of `ipc.block_hashes` names, 0 if nothing is cached."""
 
     version: int
     model: str
     context_length: int
     vocabulary_size: int
+    block_size: int = 0
 
 
 class EngineStatus(Message, frozen=True, tag="engine_status"):
     """Answer to a heartbeat. Counters run from the engine's start; `kept` are streams whose
-    sequences have ended, but that no frontend has cancelled yet."""
+    sequences have ended, but that no frontend has cancelled yet.
+
+    Free blocks include the `cached_blocks`, which no sequence uses at the moment.
+    """
 
     running: int
     waiting: int
@@ -128,26 +177,51 @@ class EngineStatus(Message, frozen=True, tag="engine_status"):
     errors: int
     rejected: int
     kept: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    cached_blocks: int = 0
+    evicted_blocks: int = 0
 
 
-EngineToFrontend = EngineInfo | Refused | EngineStatus
+class BlockEvents(Message, frozen=True, tag="block_events"):
+    """Hashes of blocks that the prefix cache has now, or has no more. Number 0 tells all that it
+    has, the others what changed since; nothing is lost while the numbers have no gap."""
+
+    number: int
+    stored: list[bytes]
+    removed: list[bytes]
+
+
+EngineToFrontend = EngineInfo | Refused | EngineStatus | BlockEvents
 
 
 class Finish(Message, frozen=True):
     """Why a sequence ended. A stop token that ended it is its last token."""
 
     reason: Literal["stop", "length"]
-    cached_tokens: int = 0
+
+
+class TokenLogprobs(Message, frozen=True):
+    """A token's log-probability, and the most likely tokens with theirs, best first."""
+
+    logprob: float
+    top: list[tuple[int, float]]
 
 
 class Tokens(Message, frozen=True):
-    """New tokens of one sequence; `start` is the place of the first among its output tokens."""
+    """New tokens of one sequence; `start` is the place of the first among its output tokens.
+
+    The message with the first of them tells how many tokens of the prompt came from the prefix
+    cache. `logprobs` has an entry a token, if they were asked for.
+    """
 
     stream_id: int
     lease: int
     start: int
     ids: list[int]
     finish: Finish | None = None
+    cached_tokens: int = 0
+    logprobs: list[TokenLogprobs] | None = None
 
 
 class ErrorResponse(Message, frozen=True):

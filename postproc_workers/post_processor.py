@@ -48,7 +48,8 @@ class PostProcessor:
     Its output depends on its Open, its tokens and its ending alone, not on how the tokens were
     cut into steps. `take` hands over the bytes since the last time; they stay whole if a later
     call raises. `now` is in unix seconds and only dates the end. `ended_early` says that the
-    answer is complete though the engine goes on, `next_sequence` is the number of the next event.
+    answer is complete though the engine goes on, `next_sequence` is the number of the next event;
+    `cached_tokens` of the prompt are set once the engine has told them.
     """
 
     def __init__(self, opening: Open) -> None:
@@ -62,6 +63,7 @@ class PostProcessor:
         )
         self._stream = HarmonyStream(sink, token_table(), opening.tools)
         self.ended_early = False
+        self.cached_tokens = 0
         self.next_sequence = 0
 
     def open(self) -> None:
@@ -73,11 +75,8 @@ class PostProcessor:
     def finish(self, finish: Finish, now: int) -> None:
         self._stream.finish(cut=finish.reason == "length")
         status = "stop" if self._stream.ended_early else finish.reason
-        prompt_tokens = self._opening.prompt_tokens
-        # What ended a turn early must not depend on whether the engine's end came in the same
-        # step, so the engine's count of cached tokens is not known then.
-        cached_tokens = 0 if self.ended_early else finish.cached_tokens
-        self._encoder.finish(status, Usage(prompt_tokens, cached_tokens, self.output_tokens), now)
+        usage = Usage(self._opening.prompt_tokens, self.cached_tokens, self.output_tokens)
+        self._encoder.finish(status, usage, now)
 
     def fail(self, failure: Failure, now: int) -> None:
         self._encoder.fail(failure, now)

@@ -42,6 +42,7 @@ class Processor(Protocol):
 
     ended_early: bool
     next_sequence: int
+    cached_tokens: int
 
     def open(self) -> None: ...
     def feed(self, tokens: list[int]) -> None: ...
@@ -245,6 +246,8 @@ class Registry:
             self.stale += 1
             ids = ids[stream.position - entry.start :]
         processor = stream.processor
+        if entry.cached_tokens:
+            processor.cached_tokens = entry.cached_tokens
         resumed = stream.resume is not None
         if stream.resume is not None:
             ids = _catch_up(stream, stream.resume, ids)

@@ -49,6 +49,7 @@ class ScriptedProcessor:
             raise ValueError("made to fail")
         self.ended_early = False
         self.next_sequence = 0
+        self.cached_tokens = 0
         self.output_tokens = 0
         self.recovered: Counter[str] = Counter()
         self._opening = opening

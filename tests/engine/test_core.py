@@ -9,14 +9,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
-from engine.block_pool import BlockPool
+from engine.batch import Sampled
 from engine.core import ModelCore
 from engine.ledger import Steps
-from engine.scheduler import Scheduled, Scheduler
+from engine.scheduler import Scheduled
 from engine.sequence import END_TOKENS
-from ipc.messages import EngineInfo, ErrorResponse, Finish, GenerationRequest, Owner, Tokens
+from ipc.block_hashes import extend_hashes, root_hash
+from ipc.messages import (
+    BlockEvents,
+    EngineInfo,
+    ErrorResponse,
+    Finish,
+    GenerationRequest,
+    Owner,
+    Reassign,
+    TokenLogprobs,
+    Tokens,
+)
 from ipc.vocabulary import CALL, RETURN
-from tests.engine.builders import INFO, OWNER, make_request
+from tests.engine.builders import INFO, OWNER, make_request, make_scheduler
 
 OTHER = Owner(frontend=2, epoch=1)
 POISON = 13
@@ -30,15 +41,17 @@ class RuleRunner:
         self.script = script or {}
         self.batches: list[int] = []
 
-    def run(self, scheduled: Sequences[Scheduled]) -> list[int | None]:
+    def run(self, scheduled: Sequences[Scheduled]) -> list[Sampled | None]:
         self.batches.append(len(scheduled))
         if any(item.sequence.tokens[0] == POISON for item in scheduled):
             raise ArithmeticError("poison")
         return [self._next(item) if item.samples else None for item in scheduled]
 
-    def _next(self, item: Scheduled) -> int:
+    def _next(self, item: Scheduled) -> Sampled:
         length = len(item.sequence.tokens)
-        return self.script.get(length, length)
+        logprobs = TokenLogprobs(-float(length), [(length, -float(length))])
+        told = logprobs if item.sequence.sampling.logprobs is not None else None
+        return Sampled(self.script.get(length, length), told)
 
 
 def make_core(
@@ -48,7 +61,7 @@ def make_core(
     max_waiting: int = 100,
     info: EngineInfo = INFO,
 ) -> ModelCore:
-    scheduler = Scheduler(BlockPool(blocks), 4, max_sequences, max_step_tokens=16)
+    scheduler = make_scheduler(blocks, max_sequences, max_step_tokens=16)
     return ModelCore(info, RuleRunner(script), scheduler, lambda: 0, max_waiting)
 
 
@@ -92,6 +105,20 @@ def test_a_request_is_answered_token_by_token() -> None:
     status = core.status()
     assert (status.prompt_tokens, status.generated_tokens, status.steps) == (3, 2, 2)
     assert (status.running, status.waiting, status.free_blocks) == (0, 0, 100)
+
+
+def test_logprobs_are_said_with_their_tokens_and_again_to_another_worker() -> None:
+    core = make_core()
+    core.add(OWNER, make_request(max_tokens=2, logprobs=1))
+    first, second = TokenLogprobs(-3.0, [(3, -3.0)]), TokenLogprobs(-4.0, [(4, -4.0)])
+    assert [step[OWNER, 0].tokens for step in run(core)] == [
+        [Tokens(1, 1, 0, [3], logprobs=[first])],
+        [Tokens(1, 1, 1, [4], Finish("length"), logprobs=[second])],
+    ]
+    core.reassign(OWNER, Reassign(stream_id=1, worker=2, lease=9))
+    assert core.step()[OWNER, 2].tokens == [
+        Tokens(1, 9, 0, [3, 4], Finish("length"), logprobs=[first, second])
+    ]
 
 
 def test_a_step_is_grouped_by_owner_and_worker() -> None:
@@ -197,7 +224,7 @@ class SmallMemoryRunner(RuleRunner):
         self.most = most
         self.steps: list[int] = []
 
-    def run(self, scheduled: Sequences[Scheduled]) -> list[int | None]:
+    def run(self, scheduled: Sequences[Scheduled]) -> list[Sampled | None]:
         tokens = sum(item.count for item in scheduled)
         self.steps.append(tokens)
         if tokens > self.most or any(item.sequence.tokens[0] == POISON for item in scheduled):
@@ -207,7 +234,7 @@ class SmallMemoryRunner(RuleRunner):
 
 def test_out_of_memory_runs_a_step_in_halves_and_plans_smaller_ones() -> None:
     runner = SmallMemoryRunner(most=5)
-    scheduler = Scheduler(BlockPool(100), 4, max_sequences=2, max_step_tokens=16)
+    scheduler = make_scheduler(100, max_sequences=2, max_step_tokens=16)
     core = ModelCore(INFO, runner, scheduler, lambda: 0)
     core.add(OWNER, make_request(1, prompt=[1] * 30))
     core.add(OWNER, make_request(2, prompt=[1] * 9))
@@ -215,7 +242,7 @@ def test_out_of_memory_runs_a_step_in_halves_and_plans_smaller_ones() -> None:
     assert errors_of(steps) == []
     assert tokens_of(steps, 1) == [30, 31, 32, 33]
     assert tokens_of(steps, 2) == [9, 10, 11, 12]
-    assert runner.steps[:4] == [16, 8, 4, 8]
+    assert runner.steps[:3] == [16, 8, 4]
     # Of the steps after the first, those fail that try one token more than fits.
     assert sum(tokens > runner.most for tokens in runner.steps[5:]) <= 6
     assert core.status().free_blocks == 100
@@ -223,7 +250,7 @@ def test_out_of_memory_runs_a_step_in_halves_and_plans_smaller_ones() -> None:
 
 def test_only_a_sequence_that_runs_out_of_memory_by_itself_ends() -> None:
     runner = SmallMemoryRunner(most=100)
-    scheduler = Scheduler(BlockPool(100), 4, max_sequences=3, max_step_tokens=16)
+    scheduler = make_scheduler(100, max_sequences=3, max_step_tokens=16)
     core = ModelCore(INFO, runner, scheduler, lambda: 0)
     core.add(OWNER, make_request(1))
     core.add(OWNER, make_request(2, prompt=[POISON] * 5))
@@ -310,6 +337,28 @@ def test_shutting_down_ends_everything_with_an_error() -> None:
     assert core.status().free_blocks == 100
 
 
+def test_watchers_are_told_what_is_cached_and_what_changes() -> None:
+    core = make_core(blocks=8)
+    core.watch_blocks(OWNER)
+    assert core.block_events() == {OWNER: BlockEvents(0, [], [])}
+    core.add(OWNER, make_request(1, prompt=[1] * 9, max_tokens=1))
+    run(core)
+    hashes: list[bytes] = []
+    extend_hashes(hashes, root_hash(""), [1] * 9, 4, 9)
+    core.watch_blocks(OTHER)
+    told = core.block_events()
+    assert told[OWNER] == BlockEvents(1, hashes, [])
+    assert (told[OTHER].number, set(told[OTHER].stored)) == (0, set(hashes))
+    core.owner_lost(OTHER)
+    core.add(OWNER, make_request(2, prompt=[2] * 25, max_tokens=1))
+    run(core)
+    told = core.block_events()
+    assert list(told) == [OWNER]
+    assert (told[OWNER].number, len(told[OWNER].stored)) == (2, 6)
+    # The end of the first prompt had to make room, its beginning could stay.
+    assert told[OWNER].removed == [hashes[1]]
+
+
 class CoreMachine(RuleBasedStateMachine):
     """Requests of two owners in a small pool: every stream is told its tokens in order, and ends
     once; cancelled and lost ones are not heard of again."""
@@ -318,7 +367,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        scheduler = Scheduler(BlockPool(10), 4, max_sequences=3, max_step_tokens=6)
+        scheduler = make_scheduler(10, max_sequences=3, max_step_tokens=6)
         self.scheduler = scheduler
         self.core = ModelCore(INFO, RuleRunner(), scheduler, lambda: 0, max_waiting=4)
         self.next_id = 0

@@ -4,6 +4,7 @@ beside it, on preemption, or on how its prompt was cut."""
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.build import EngineOptions, build_core
@@ -72,10 +73,33 @@ def test_together_as_alone(
 
 
 def test_preempted_as_alone(checkpoint: Path, alone: dict[int, list[int]]) -> None:
-    core = make_core(checkpoint, blocks=18, block_size=4)
+    core = make_core(checkpoint, blocks=24, block_size=4, max_step_tokens=16, max_sequences=6)
     assert generate(core, REQUESTS) == alone
     assert core.status().preemptions > 0
-    assert core.status().free_blocks == 18
+    assert core.status().free_blocks == 24
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_with_cached_beginnings_as_alone(
+    checkpoint: Path, alone: dict[int, list[int]], prefix_caching: bool, block_size: int
+) -> None:
+    """The second time, and for a prompt that goes on where an answer ended."""
+    core = make_core(checkpoint, blocks=200, block_size=block_size, prefix_caching=prefix_caching)
+    generate(core, REQUESTS)
+    again = [
+        msgspec.structs.replace(r, stream_id=r.stream_id + 6, lease=r.lease + 6) for r in REQUESTS
+    ]
+    tokens = generate(core, again)
+    assert {stream_id - 6: said for stream_id, said in tokens.items()} == alone
+    conversation = [*REQUESTS[1].prompt, *alone[2], 9, 9, 9]
+    more = make_request(20, prompt=conversation, max_tokens=9, temperature=0.0)
+    fresh = make_core(checkpoint, blocks=50, prefix_caching=False)
+    assert generate(core, [more]) == generate(fresh, [more])
+    hits = core.status().prefix_hit_tokens
+    # At least the last prompt's whole blocks, all but its own three tokens and the one before.
+    least = (len(conversation) - 4) // block_size * block_size
+    assert hits >= least if prefix_caching else hits == 0
 
 
 def test_no_stop_token_is_generated_before_min_tokens(

@@ -18,6 +18,7 @@ from engine.model import Model
 from tests.engine.checkpoints import VOCABULARY, WINDOW
 
 BLOCK = 4
+BLOCKS = 256
 TOLERANCE = 1e-4
 
 Oracle = Callable[[Sequence[int]], Tensor]
@@ -53,7 +54,9 @@ def load_model(
 ) -> Model:
     config = read_config(directory)
     weights = load_weights(directory, config, dtype)
-    return Model(config, weights, make_head(weights.unembedding), blocks=256, block_size=BLOCK)
+    return Model(
+        config, weights, make_head(weights.unembedding), blocks=2 * BLOCKS, block_size=BLOCK
+    )
 
 
 def forward(model: Model, slices: Sequence[Slice], wanted: Sequence[bool] | None = None) -> Tensor:
@@ -69,6 +72,11 @@ def contiguous(first: int) -> list[int]:
     return list(range(first, first + 60))
 
 
+def both(table: list[int]) -> list[list[int]]:
+    """The tables of full and sliding layers, which share memory but no block."""
+    return [table, [block + BLOCKS for block in table]]
+
+
 def scattered(first: int) -> list[int]:
     return list(range(first, first + 180, 3))
 
@@ -81,7 +89,7 @@ def largest_difference(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("count", [1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW, 101])
 def test_prompt_in_one_chunk(model: Model, oracle: Oracle, count: int) -> None:
     prompt = tokens(count)
-    found = forward(model, [Slice(prompt, 0, contiguous(0))])
+    found = forward(model, [Slice(prompt, 0, both(contiguous(0)))])
     assert largest_difference(found, oracle(prompt)[-1:]) < TOLERANCE
 
 
@@ -93,7 +101,7 @@ def test_prompt_in_chunks(model: Model, oracle: Oracle, sizes: list[int], table:
     position = 0
     for size in sizes:
         end = position + size
-        found = forward(model, [Slice(prompt[position:end], position, table)])
+        found = forward(model, [Slice(prompt[position:end], position, both(table))])
         assert largest_difference(found, expected[end - 1 : end]) < TOLERANCE
         position = end
 
@@ -113,14 +121,14 @@ def test_decode_beside_prefill(
     expected = [oracle(prompt) for prompt in prompts]
     for prompt, start, table in zip(prompts, starts, tables, strict=True):
         if start:
-            model.forward([Slice(prompt[:start], 0, table)])
+            model.forward([Slice(prompt[:start], 0, both(table))])
     for offset in range(4):
         batch, places = [], []
         for index, (prompt, start, table) in enumerate(zip(prompts, starts, tables, strict=True)):
             # The fourth sequence starts late, with a chunk of three tokens.
             first, end = (0, 3) if index == 3 else (start + offset, start + offset + 1)
             if index != 3 or offset == 2:
-                batch.append(Slice(prompt[first:end], first, table))
+                batch.append(Slice(prompt[first:end], first, both(table)))
                 places.append((index, end - 1))
         found = forward(model, batch)
         wanted = torch.stack([expected[index][place] for index, place in places])
@@ -134,20 +142,20 @@ def test_long_runs_are_read_in_place(
     monkeypatch.setattr(attention, "SHORT_RUN", 1)
     prompt = tokens(75)
     table = [*range(30, 40), *range(10, 20)]
-    model.forward([Slice(prompt[:70], 0, table)])
-    found = forward(model, [Slice(prompt[70:74], 70, table)])
+    model.forward([Slice(prompt[:70], 0, both(table))])
+    found = forward(model, [Slice(prompt[70:74], 70, both(table))])
     expected = oracle(prompt)
     assert largest_difference(found, expected[73:74]) < TOLERANCE
-    found = forward(model, [Slice(prompt[74:], 74, table)])
+    found = forward(model, [Slice(prompt[74:], 74, both(table))])
     assert largest_difference(found, expected[74:75]) < TOLERANCE
 
 
 def test_only_wanted_logits_in_the_order_of_the_slices(model: Model, oracle: Oracle) -> None:
     long, short, other = tokens(12), tokens(1, seed=2), tokens(5, seed=3)
     batch = [
-        Slice(long, 0, contiguous(0)),
-        Slice(short, 0, contiguous(60)),
-        Slice(other, 0, contiguous(120)),
+        Slice(long, 0, both(contiguous(0))),
+        Slice(short, 0, both(contiguous(60))),
+        Slice(other, 0, both(contiguous(120))),
     ]
     found = forward(model, batch, wanted=[True, True, False])
     expected = torch.stack([oracle(long)[-1], oracle(short)[-1]])
@@ -156,7 +164,7 @@ def test_only_wanted_logits_in_the_order_of_the_slices(model: Model, oracle: Ora
 
 def test_mxfp4_shards_in_the_earlier_layout(mxfp4_checkpoint: Path) -> None:
     prompt = tokens(30)
-    found = forward(load_model(mxfp4_checkpoint), [Slice(prompt, 0, contiguous(0))])
+    found = forward(load_model(mxfp4_checkpoint), [Slice(prompt, 0, both(contiguous(0)))])
     assert largest_difference(found, load_oracle(mxfp4_checkpoint)(prompt)[-1:]) < TOLERANCE
 
 
@@ -164,7 +172,7 @@ def test_bf16_stays_close(checkpoint: Path, oracle: Oracle) -> None:
     """bf16 keeps 8 bits: logits of deviation about 1 are off by a few hundredths."""
     prompt = tokens(30)
     found = forward(
-        load_model(checkpoint, torch.bfloat16, RefinedHead), [Slice(prompt, 0, contiguous(0))]
+        load_model(checkpoint, torch.bfloat16, RefinedHead), [Slice(prompt, 0, both(contiguous(0)))]
     )
     expected = oracle(prompt)[-1:]
     assert largest_difference(found, expected) < 0.1 * expected.std().item()
@@ -179,7 +187,7 @@ def test_refined_logits(
     prompt = tokens(30)
     expected = load_oracle(mxfp4_checkpoint)(prompt)[-1:]
     model = load_model(mxfp4_checkpoint, make_head=RefinedHead)
-    found = forward(model, [Slice(prompt, 0, contiguous(0))])
+    found = forward(model, [Slice(prompt, 0, both(contiguous(0)))])
     assert largest_difference(found, expected) < 0.02 * expected.std().item()
     best = expected.topk(head.REFINED // 2).indices
     assert largest_difference(found.gather(1, best), expected.gather(1, best)) < TOLERANCE

@@ -70,7 +70,7 @@ def test_the_end_of_stdin_ends_it(address: str, scripts: Path) -> None:
 
 def test_a_model_generates(address: str, checkpoint: Path) -> None:
     """Same seed, same tokens; another request's error is its own; greedy needs no seed."""
-    options = ("--listen", address, "--model", str(checkpoint), "--blocks", "20", "--name", "tiny")
+    options = ("--listen", address, "--model", str(checkpoint), "--blocks", "40", "--name", "tiny")
     with started("engine", *options) as process, Client(address) as client:
         assert (client.info.model, client.info.context_length) == ("tiny", 320)
         for stream_id in (1, 2):
@@ -85,7 +85,7 @@ def test_a_model_generates(address: str, checkpoint: Path) -> None:
         assert client.hear_end(4) == ([], "context_length_exceeded")
         assert len(client.hear_end(5)[0]) == 3
         status = client.status()
-        assert (status.running, status.waiting, status.free_blocks) == (0, 0, 20)
+        assert (status.running, status.waiting, status.free_blocks) == (0, 0, 40)
         assert status.generated_tokens == 93
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 0

@@ -33,25 +33,30 @@ async def states(address: str) -> None:
     now = [0.0]
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     client = EngineClient(context, address, Owner(1, 1), Events(), clock=lambda: now[0])
-    client.heartbeat()
-    now[0] += 1000.0
-    assert client.state == "loading"
-    client._receive([b"", codec.encode(INFO)])
-    assert client.state == "up"
-    now[0] += 1000.0
-    assert client.state == "up"
-    client.heartbeat()
-    now[0] += UNRESPONSIVE_SECONDS
-    client.heartbeat()
-    assert client.state == "up"
-    now[0] += 0.1
-    assert client.state == "unresponsive"
-    client._receive([b"0", codec.encode(Step())])
-    assert client.state == "up"
-    client._lost("it is gone")
-    assert client.state == "lost"
-    client._receive([b"", codec.encode(INFO)])
-    now[0] += 1000.0
-    assert client.state == "up"
-    client.close()
-    context.term()
+    states = []
+
+    def after(seconds: float) -> None:
+        now[0] += seconds
+        states.append(client.state)
+
+    try:
+        client.heartbeat()
+        after(1000.0)
+        client._receive([b"", codec.encode(INFO)])
+        after(1000.0)
+        client.heartbeat()
+        after(UNRESPONSIVE_SECONDS)
+        client.heartbeat()
+        after(0.1)
+        client._receive([b"0", codec.encode(Step([]))])
+        after(0.0)
+        assert client._link is not None
+        client._link.close()
+        client._lost("it is gone")
+        after(0.0)
+        client._receive([b"", codec.encode(INFO)])
+        after(1000.0)
+    finally:
+        client.close()
+        context.term()
+    assert states == ["loading", "up", "up", "unresponsive", "up", "lost", "up"]

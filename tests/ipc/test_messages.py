@@ -39,6 +39,8 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(arguments)
     if origin is list:
         return st.lists(values(arguments[0]), max_size=3)
+    if origin is tuple and Ellipsis not in arguments:
+        return st.tuples(*map(values, arguments))
     if origin is tuple:
         return st.lists(values(arguments[0]), max_size=3).map(tuple)
     if origin is dict:

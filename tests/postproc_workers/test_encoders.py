@@ -85,7 +85,7 @@ def kinds(body: bytes) -> list[str]:
 
 
 def test_an_agents_turn_in_responses() -> None:
-    response = respond(AGENT_TURN, Finish("stop", cached_tokens=5))
+    response = respond(AGENT_TURN)
     root = response["id"].removeprefix("resp_")
     reasoning, message, call = response["output"]
     assert reasoning == {
@@ -117,7 +117,7 @@ def test_an_agents_turn_in_responses() -> None:
     assert response["completed_at"] == NOW
     assert response["usage"] == {
         "input_tokens": 17,
-        "input_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": len(encode(AGENT_TURN)),
         "output_tokens_details": {"reasoning_tokens": len(encode("Look it up."))},
         "total_tokens": 17 + len(encode(AGENT_TURN)),
@@ -125,7 +125,7 @@ def test_an_agents_turn_in_responses() -> None:
 
 
 def test_an_agents_turn_in_chat() -> None:
-    completion = complete(AGENT_TURN, Finish("stop", cached_tokens=5))
+    completion = complete(AGENT_TURN)
     [choice] = completion["choices"]
     root = completion["id"].removeprefix("chatcmpl-")
     assert choice["finish_reason"] == "tool_calls"
@@ -146,7 +146,7 @@ def test_an_agents_turn_in_chat() -> None:
         "prompt_tokens": 17,
         "completion_tokens": len(encode(AGENT_TURN)),
         "total_tokens": 17 + len(encode(AGENT_TURN)),
-        "prompt_tokens_details": {"cached_tokens": 5},
+        "prompt_tokens_details": {"cached_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": len(encode("Look it up."))},
     }
 

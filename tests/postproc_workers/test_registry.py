@@ -213,14 +213,15 @@ def test_an_early_end_tells_that_the_engine_goes_on() -> None:
     assert registry.stale == 1
 
 
-@pytest.mark.parametrize("finish", [None, Finish("stop", 5), Finish("length", 5)])
+@pytest.mark.parametrize("finish", [None, Finish("stop"), Finish("length")])
 def test_an_early_end_is_the_same_if_the_engines_end_comes_with_it(finish: Finish | None) -> None:
     registry = present()
     start = registry.open(OWNER, opening(RESPONSES, stop=("END",)), 0)
-    end = registry.step(OWNER, Step([Tokens(1, 1, 0, encode(TURN + " END"), finish)]), 0)
+    tokens = Tokens(1, 1, 0, encode(TURN + " END"), finish, cached_tokens=5)
+    end = registry.step(OWNER, Step([tokens]), 0)
     response = read_responses_stream(bodies(start, end)).response
     assert response["status"] == "completed"
-    assert response["usage"]["input_tokens_details"]["cached_tokens"] == 0
+    assert response["usage"]["input_tokens_details"]["cached_tokens"] == 5
 
 
 def test_an_error_in_the_step_of_the_last_tokens_comes_after_them() -> None:

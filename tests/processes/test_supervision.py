@@ -133,7 +133,7 @@ def test_a_hung_engine_is_replaced(scripts: Path) -> None:
                 == (503, '{"status":"engine lost","engine":"lost","workers":1}')
             )
         )
-        leave(client)
+        leave(client, reset=True)
         server.wait_until(lambda: answers(server))
         assert server.child("engine.scripted").pid != hung.pid
         assert "a step has taken more than 1 s" in server.log
