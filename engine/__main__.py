@@ -21,7 +21,7 @@ DEMO_NAME = "antiphon-demo"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the process."""
-    options = _parser().parse_args(arguments)
+    options = parse(arguments)
     log_to_standard_error("engine", options.log_level)
     # Idle OpenMP threads otherwise spin, on cores that the other processes need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 max_sequences=options.max_sequences,
                 max_step_tokens=options.max_step_tokens,
                 max_waiting=options.max_waiting,
+                prefix_caching=options.prefix_caching,
+                tenant_weights=dict(options.tenant_weight),
             ),
         )
     except (CheckpointError, ValueError) as error:
@@ -69,7 +71,8 @@ def _give_up(error: Exception) -> NoReturn:
     sys.exit(EXIT_CONFIGURATION)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the process; exits with a usage message for those that make no sense."""
     parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
     parser.add_argument("--model", default=DEMO, help="`demo` or a Hugging Face directory")
     parser.add_argument("--name", help="what clients call the model; default: its directory's name")
@@ -101,8 +104,29 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="requests that wait before more are turned away (%(default)s)",
     )
+    parser.add_argument(
+        "--prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep the KV cache of prompts for those that begin in the same way",
+    )
+    parser.add_argument(
+        "--tenant-weight",
+        type=_tenant_weight,
+        action="append",
+        default=[],
+        metavar="NAME=WEIGHT",
+        help="a tenant's share against the others', which have 1",
+    )
     add_engine_options(parser)
-    return parser
+    return parser.parse_args(arguments)
+
+
+def _tenant_weight(text: str) -> tuple[str, float]:
+    name, _, weight = text.rpartition("=")
+    if not name or not 0 < float(weight) < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be NAME=WEIGHT with a weight above 0, not {text}")
+    return name, float(weight)
 
 
 def _positive(text: str) -> int:

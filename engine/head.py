@@ -23,26 +23,42 @@ of the time (measured: 201,088 rows of 128)."""
 
 
 class Head(Protocol):
-    """Hidden states [T, D] to fp32 logits [T, V]."""
+    """Hidden states [T, D] to fp32 logits [T, V], which the next call writes over."""
 
     def __call__(self, hidden: Tensor) -> Tensor: ...
+
+
+class _Rows:
+    """Memory for logits that is used again: fresh pages take nine times as long to write as to
+    reuse (measured: 6.3 ms and 0.7 ms for 32 rows of 201,088)."""
+
+    def __init__(self, width: int) -> None:
+        self._memory = torch.empty(0, width)
+
+    def take(self, count: int) -> Tensor:
+        """The first `count` rows."""
+        if count > len(self._memory):
+            self._memory = torch.empty(count, self._memory.shape[1])
+        return self._memory[:count]
 
 
 class ExactHead:
     """Logits by one fp32 product with weights [V, D]."""
 
     def __init__(self, weight: Tensor) -> None:
+        self._rows = _Rows(len(weight))
         # A product with one row takes a third of the time in this order (measured).
         self._weight = weight.float().t().contiguous()
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        return hidden.float() @ self._weight
+        return torch.mm(hidden.float(), self._weight, out=self._rows.take(len(hidden)))
 
 
 class RefinedHead:
     """Logits by a bf16 product with weights [V, D], the `REFINED` highest of a row in fp32."""
 
     def __init__(self, weight: Tensor) -> None:
+        self._rows = _Rows(len(weight))
         self._weight = weight.bfloat16()
         self._packed: Tensor | None = None
         supported = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
@@ -51,7 +67,7 @@ class RefinedHead:
             self._packed = pack(self._weight, None)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        logits = self._product(hidden.bfloat16()).float()
+        logits = self._rows.take(len(hidden)).copy_(self._product(hidden.bfloat16()))
         _, best = largest(logits, min(REFINED, logits.shape[1]))
         rows = self._weight[best].float()
         exact = torch.bmm(rows, hidden.float().unsqueeze(2)).squeeze(2)

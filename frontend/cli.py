@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -92,6 +93,13 @@ def default_workers(cpus: int) -> int:
     return min(4, max(1, cpus // 4))
 
 
+def _check_weights(weights: list[str] | None) -> list[str]:
+    for weight in weights or ():
+        if not re.fullmatch(r".+=\d*\.?\d+", weight) or float(weight.rpartition("=")[2]) <= 0:
+            raise typer.BadParameter(f"{weight!r} is not NAME=WEIGHT with a weight above 0")
+    return list(weights or ())
+
+
 @app.command()
 def serve(
     model: Annotated[
@@ -128,6 +136,38 @@ def serve(
     dtype: Annotated[DType, typer.Option(help="Arithmetic of the model.")] = DType.AUTO,
     threads: Annotated[
         int | None, typer.Option(help="Threads of the engine. [dim]Default: by size.[/]", min=1)
+    ] = None,
+    max_sequences: Annotated[
+        int | None,
+        typer.Option(help="Sequences that run at once. [dim]Default: 64.[/]", min=1),
+    ] = None,
+    max_step_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that the engine computes in one step, at least one a sequence. "
+            "[dim]Default: 512.[/]",
+            min=1,
+        ),
+    ] = None,
+    max_waiting: Annotated[
+        int | None,
+        typer.Option(
+            help="Requests that wait for the engine before more are turned away. "
+            "[dim]Default: 4096.[/]",
+            min=1,
+        ),
+    ] = None,
+    prefix_caching: Annotated[
+        bool,
+        typer.Option(help="Keep the KV cache of prompts for those that begin in the same way."),
+    ] = True,
+    tenant_weight: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=WEIGHT",
+            callback=_check_weights,
+            help="A tenant's share of the engine against the others', which have 1. Repeatable.",
+        ),
     ] = None,
     step_timeout: Annotated[
         float | None,
@@ -191,6 +231,11 @@ def serve(
     else:
         engine = ["engine", "--model", model, "--dtype", dtype.value]
         engine += _given("--blocks", blocks) + _given("--threads", threads)
+        engine += _given("--max-sequences", max_sequences)
+        engine += _given("--max-step-tokens", max_step_tokens)
+        engine += _given("--max-waiting", max_waiting)
+        engine += [] if prefix_caching else ["--no-prefix-caching"]
+        engine += [f"--tenant-weight={weight}" for weight in tenant_weight or []]
     engine += ["--name", name, *_given("--context-length", context_length)]
     engine += _given("--step-timeout", step_timeout)
     workers = num_postprocess_workers

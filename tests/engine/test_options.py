@@ -1,0 +1,19 @@
+"""The engine's command line."""
+
+import pytest
+
+from engine.__main__ import parse
+
+
+def test_shares_and_caching() -> None:
+    options = parse(["--listen", "ipc:///x", "--tenant-weight", "a=2", "--tenant-weight=b=c=0.5"])
+    assert dict(options.tenant_weight) == {"a": 2.0, "b=c": 0.5}
+    assert options.prefix_caching
+    assert not parse(["--listen", "ipc:///x", "--no-prefix-caching"]).prefix_caching
+
+
+@pytest.mark.parametrize("weight", ["a", "=1", "a=0", "a=-1", "a=inf", "a=nan", "a=much"])
+def test_weights_that_are_none(weight: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--listen", "ipc:///x", "--tenant-weight", weight])
+    assert "tenant-weight" in capsys.readouterr().err
