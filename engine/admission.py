@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from engine.ledger import ErrorCode
 from ipc.messages import EngineInfo, GenerationRequest, Sampling
+from ipc.vocabulary import SIZE
 
 PENALTY = 2.0
 """The largest presence or frequency penalty, either way, as OpenAI's API has it."""
@@ -36,6 +37,8 @@ def check_request(request: GenerationRequest, info: EngineInfo) -> None:
 
 def _complaints(request: GenerationRequest, info: EngineInfo) -> Iterator[str]:
     sampling = request.sampling
+    if request.constraint is not None and info.vocabulary_size < SIZE:
+        yield "the output of a model with another vocabulary cannot be constrained"
     if not request.prompt:
         yield "the prompt is empty"
     if not _known(request.prompt, info):

@@ -7,19 +7,37 @@ scripts. No sockets, no clock and, but for the runner that is handed in, no torc
 import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Sequences
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from engine.admission import RequestError, check_request
 from engine.batch import Sampled
 from engine.block_watch import BlockWatch
+from engine.constraint import (
+    CompiledConstraint,
+    ConstraintError,
+    TurnConstraint,
+    compile_constraint,
+)
 from engine.faults import is_out_of_memory
 from engine.ledger import Entry, ErrorCode, Ledger, Steps
 from engine.scheduler import Scheduled, Scheduler
 from engine.sequence import Sequence
-from ipc.messages import BlockEvents, EngineInfo, EngineStatus, GenerationRequest, Owner, Reassign
+from ipc.grammars import GrammarError
+from ipc.messages import (
+    BlockEvents,
+    Constraint,
+    EngineInfo,
+    EngineStatus,
+    GenerationRequest,
+    Owner,
+    Reassign,
+)
 
 log = logging.getLogger(__name__)
 
+COMPILE_SECONDS = 0.002
+"""How soon an engine that has nothing else to do looks for a compiled constraint again."""
 SHUTTING_DOWN = "the engine is shutting down"
 OUT_OF_MEMORY = "the engine has run out of memory"
 OUTGROWN = "the prompt and its output need more KV cache than this engine has"
@@ -86,11 +104,20 @@ class Runner(Protocol):
         ...
 
 
+Compile = Callable[[Constraint], Future[CompiledConstraint]]
+
+
+def _compile_in_thread() -> Compile:
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compile")
+    return lambda constraint: pool.submit(compile_constraint, constraint)
+
+
 class ModelCore:
     """An engine core that generates with a model.
 
     `new_seed` draws the seeds of requests that bring none. At most `max_waiting` sequences wait;
-    more are answered with an overload error.
+    more are answered with an overload error. `compile_constraint` works aside, so that what is
+    slow to compile holds up its own sequence alone.
     """
 
     def __init__(
@@ -100,6 +127,7 @@ class ModelCore:
         scheduler: Scheduler,
         new_seed: Callable[[], int],
         max_waiting: int = 4096,
+        compile_constraint: Compile | None = None,
     ) -> None:
         self.info = info
         self._runner = runner
@@ -107,6 +135,8 @@ class ModelCore:
         self._watch = BlockWatch(scheduler.cache.blocks)
         self._new_seed = new_seed
         self._max_waiting = max_waiting
+        self._compile = compile_constraint or _compile_in_thread()
+        self._compiling: dict[Sequence, Future[CompiledConstraint]] = {}
         self._ledger = Ledger[Sequence]()
         self._steps = self._generated_tokens = self._prompt_tokens = 0
 
@@ -114,23 +144,26 @@ class ModelCore:
         self._ledger.hello(owner)
 
     def add(self, owner: Owner, request: GenerationRequest) -> None:
-        entry = self._ledger.open(owner, request, drop=self._scheduler.remove)
+        entry = self._ledger.open(owner, request, drop=self._drop)
         if entry is None:
             return
         try:
             check_request(request, self.info)
-            if self._scheduler.waiting >= self._max_waiting:
+            if self._scheduler.waiting + len(self._compiling) >= self._max_waiting:
                 raise RequestError("overloaded", "too many requests wait for this engine")
         except RequestError as error:
             self._ledger.say_error(entry, error.code, str(error))
             return
         entry.sequence = self._sequence(entry, request)
-        self._scheduler.add(entry.sequence)
+        if request.constraint is None:
+            self._scheduler.add(entry.sequence)
+        else:
+            self._compiling[entry.sequence] = self._compile(request.constraint)
 
     def cancel(self, owner: Owner, stream_id: int, lease: int) -> None:
         sequence = self._ledger.close(owner, stream_id, lease)
         if sequence is not None:
-            self._scheduler.remove(sequence)
+            self._drop(sequence)
 
     def reassign(self, owner: Owner, message: Reassign) -> None:
         self._ledger.reassign(owner, message)
@@ -141,19 +174,24 @@ class ModelCore:
     def owner_lost(self, owner: Owner) -> None:
         self._watch.forget(owner)
         for sequence in self._ledger.forget(owner):
-            self._scheduler.remove(sequence)
+            self._drop(sequence)
 
     def shut_down(self) -> None:
         for entry in self._ledger.live():
             if entry.sequence is not None:
-                self._scheduler.remove(entry.sequence)
+                self._drop(entry.sequence)
             self._ledger.say_error(entry, "overloaded", SHUTTING_DOWN)
 
     def wait(self) -> float | None:
         scheduler = self._scheduler
-        return 0.0 if self._ledger.unsent or scheduler.running or scheduler.waiting else None
+        if self._ledger.unsent or scheduler.running or scheduler.waiting:
+            return 0.0
+        if not self._compiling:
+            return None
+        return 0.0 if any(future.done() for future in self._compiling.values()) else COMPILE_SECONDS
 
     def step(self) -> Steps:
+        self._take_compiled()
         plan = self._scheduler.schedule()
         for sequence in plan.outgrown:
             self._ledger.say_error(sequence.entry, "context_length_exceeded", OUTGROWN)
@@ -169,7 +207,7 @@ class ModelCore:
         cache = self._scheduler.cache
         return EngineStatus(
             running=len(self._scheduler.running),
-            waiting=self._scheduler.waiting,
+            waiting=self._scheduler.waiting + len(self._compiling),
             free_blocks=cache.free_blocks,
             total_blocks=cache.blocks.pool.total,
             steps=self._steps,
@@ -199,6 +237,29 @@ class ModelCore:
             cache_salt=request.cache_salt,
         )
 
+    def _take_compiled(self) -> None:
+        """Let the sequences wait for their turn whose constraints are compiled."""
+        for sequence in [s for s, future in self._compiling.items() if future.done()]:
+            try:
+                compiled = self._compiling.pop(sequence).result()
+            except GrammarError as error:
+                reason = f"the grammar cannot be compiled: {error}"
+                self._ledger.say_error(sequence.entry, "invalid_request", reason)
+                continue
+            except Exception as error:
+                self._tell(sequence, error, "internal", _failed(error))
+                continue
+            sequence.constraint = TurnConstraint(compiled)
+            self._scheduler.add(sequence)
+
+    def _drop(self, sequence: Sequence) -> None:
+        """Give up a sequence, wherever it is."""
+        future = self._compiling.pop(sequence, None)
+        if future is None:
+            self._scheduler.remove(sequence)
+        else:
+            future.cancel()
+
     def _run(self, scheduled: Sequences[Scheduled]) -> None:
         """Run and accept; when that raises, less at a time, so that only those end that raise
         alone."""
@@ -212,8 +273,7 @@ class ModelCore:
                 for item in scheduled:
                     self._run([item])
             else:
-                reason = f"the engine failed on this request ({type(error).__name__})"
-                self._fail(scheduled[0].sequence, error, "internal", reason)
+                self._fail(scheduled[0].sequence, error, "internal", _failed(error))
             return
         for item, sampled in zip(scheduled, results, strict=True):
             self._accept(item, sampled)
@@ -243,14 +303,25 @@ class ModelCore:
             self._prompt_tokens += sequence.prompt_tokens
             sequence.entry.cached_tokens = sequence.cached_tokens or 0
         self._generated_tokens += 1
-        finish = sequence.append(sampled.token)
+        try:
+            finish = sequence.append(sampled.token)
+        except ConstraintError as error:
+            self._fail(sequence, error, "internal", _failed(error))
+            return
         if finish is not None:
             self._scheduler.remove(sequence)
         logprobs = None if sampled.logprobs is None else [sampled.logprobs]
         self._ledger.say(sequence.entry, [sampled.token], finish, logprobs)
 
     def _fail(self, sequence: Sequence, error: Exception, code: ErrorCode, reason: str) -> None:
+        self._scheduler.remove(sequence)
+        self._tell(sequence, error, code, reason)
+
+    def _tell(self, sequence: Sequence, error: Exception, code: ErrorCode, reason: str) -> None:
         entry = sequence.entry
         log.error("stream %d of %s", entry.stream_id, entry.owner, exc_info=error)
-        self._scheduler.remove(sequence)
         self._ledger.say_error(entry, code, reason)
+
+
+def _failed(error: Exception) -> str:
+    return f"the engine failed on this request ({type(error).__name__})"

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence as Sequences
 
+import torch
+
 from engine.batch import Sampled, Slice
+from engine.constraint import allowed_tokens
 from engine.model import Model
 from engine.sampler import Draw, sample, uniform
 from engine.scheduler import Scheduled
@@ -25,13 +28,17 @@ class ModelRunner:
         up with, else None. Running the same again writes the same and returns the same."""
         slices = [_slice(item) for item in scheduled]
         hidden = self._model.forward(slices, [item.samples for item in scheduled])
-        draws = [self._draw(item.sequence) for item in scheduled if item.samples]
+        sampled = [item.sequence for item in scheduled if item.samples]
+        draws = [self._draw(sequence) for sequence in sampled]
         tokens: list[Sampled] = []
         for first in range(0, len(draws), LOGIT_ROWS):
             rows = slice(first, first + LOGIT_ROWS)
-            tokens += sample(self._model.logits(hidden[rows]), draws[rows])
-        sampled = iter(tokens)
-        return [next(sampled) if item.samples else None for item in scheduled]
+            constraints = [sequence.constraint for sequence in sampled[rows]]
+            allowed = allowed_tokens(constraints, self._vocabulary_size)
+            mask = None if allowed is None else torch.from_numpy(allowed)
+            tokens += sample(self._model.logits(hidden[rows]), draws[rows], mask)
+        results = iter(tokens)
+        return [next(results) if item.samples else None for item in scheduled]
 
     def _draw(self, sequence: Sequence) -> Draw:
         sampling = sequence.sampling

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from engine.constraint import TurnConstraint
 from engine.ledger import Entry
 from engine.penalties import Penalties, penalties_of
 from ipc.messages import Finish, Sampling
@@ -33,6 +34,7 @@ class Sequence:
     tenant: str = ""
     priority: int = 0
     cache_salt: str = ""
+    constraint: TurnConstraint | None = None
     order: tuple[int, int] = (0, 0)
     admitted: bool = False
     cached_tokens: int | None = None
@@ -62,12 +64,15 @@ class Sequence:
 
     @property
     def may_stop(self) -> bool:
-        """Whether the next token may be a stop token."""
-        return self.output_tokens >= self.sampling.min_tokens
+        """Whether the next token may be a stop token; where a constraint says what comes next, it
+        says that too."""
+        return self.constraint is not None or self.output_tokens >= self.sampling.min_tokens
 
     def append(self, token: int) -> Finish | None:
         """Add a generated token; says whether, and why, the sequence ends with it."""
         self.tokens.append(token)
+        if self.constraint is not None:
+            self.constraint.accept(token)
         if self.penalties is not None:
             self.penalties.add(token)
         if token in self.stop_tokens:

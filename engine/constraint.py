@@ -1,0 +1,277 @@
+"""What a turn may say next, where its request wants JSON, a grammar or a call.
+
+`TurnConstraint` follows a turn token by token, as far as it has to: where messages open, what they
+are, and where they end. A grammar is applied to the text of the final message and to the arguments
+of calls, never to what the model thinks. All else is left to the model, but for the special tokens
+with which a turn would end without what was asked for.
+
+    header --<|message|>--> body --<|end|>--> between --<|start|>--> role --assistant--> header
+    body --<|return|>, <|call|>--> over
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache, lru_cache
+from itertools import chain
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+from openai_harmony import HarmonyEncodingName, load_harmony_encoding
+
+from ipc.grammars import GrammarError, grammar_text, opening_text
+from ipc.messages import Constraint
+from ipc.vocabulary import (
+    CALL,
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    ENDOFTEXT,
+    MESSAGE,
+    RETURN,
+    SIZE,
+    START,
+    install_vocabulary,
+    token_bytes,
+)
+
+WORDS = SIZE // 32
+_SPECIAL_NAMES = {
+    ENDOFTEXT: "<|endoftext|>",
+    RETURN: "<|return|>",
+    CONSTRAIN: "<|constrain|>",
+    CHANNEL: "<|channel|>",
+    START: "<|start|>",
+    END: "<|end|>",
+    MESSAGE: "<|message|>",
+    CALL: "<|call|>",
+}
+_MARKUP = (ENDOFTEXT, RETURN, CHANNEL, START, END, MESSAGE, CALL)
+_RECIPIENT = re.compile(rb"to=functions\.([^\s<]+)")
+CACHED_GRAMMARS = 256
+
+Mask = NDArray[np.uint32]
+"""A bit a token, of those that are possible: [SIZE / 32]."""
+
+
+class ConstraintError(Exception):
+    """A turn has left its constraint; the engine's own fault, as nothing else was possible."""
+
+
+class _Vocabulary:
+    """The vocabulary as llguidance wants it. It ends a grammar with <|return|>, and where only one
+    text can follow, lets only that text's usual tokens follow."""
+
+    eos_token_id = RETURN
+    bos_token_id = None
+
+    def __init__(self) -> None:
+        ordinary = token_bytes()
+        self.special_token_ids = list(range(len(ordinary), SIZE))
+        names = (_SPECIAL_NAMES.get(i, f"<|reserved_{i}|>") for i in self.special_token_ids)
+        self.tokens = [*ordinary, *(name.encode() for name in names)]
+        install_vocabulary()
+        self._encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+
+    def __call__(self, text: str) -> list[int]:
+        tokens: list[int] = self._encoding.encode(text, disallowed_special=())
+        return tokens
+
+
+@cache
+def _tokenizer() -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Vocabulary()))
+
+
+@cache
+def _assistant() -> int:
+    return token_bytes().index(b"assistant")
+
+
+@cache
+def _bytes_of() -> list[bytes]:
+    return token_bytes()
+
+
+@lru_cache(CACHED_GRAMMARS)
+def _compiled(text: str) -> LLMatcher:
+    matcher = LLMatcher(_tokenizer(), text, log_level=0)
+    if matcher.is_error():
+        raise GrammarError(matcher.get_error().splitlines()[0])
+    return matcher
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledConstraint:
+    """Matchers that have read nothing, to be copied. `openings` are those of a turn that must
+    call, before and after it has reasoned."""
+
+    final: LLMatcher | None
+    calls: dict[bytes, LLMatcher]
+    openings: tuple[LLMatcher, LLMatcher] | None
+
+
+def compile_constraint(constraint: Constraint) -> CompiledConstraint:
+    """Compile what is not cached, which can take milliseconds. Raises GrammarError."""
+    final, calls = constraint.final, constraint.calls
+    return CompiledConstraint(
+        final=None if final is None else _compiled(grammar_text(final)),
+        calls={name.encode(): _compiled(grammar_text(g)) for name, g in calls.items()},
+        openings=(_compiled(opening_text(calls, True)), _compiled(opening_text(calls, False)))
+        if constraint.must_call
+        else None,
+    )
+
+
+class _Place(Enum):
+    HEADER = auto()
+    BODY = auto()
+    BETWEEN = auto()
+    ROLE = auto()
+    OVER = auto()
+
+
+class TurnConstraint:
+    """One turn, from the prompt's `<|start|>assistant` on."""
+
+    def __init__(self, compiled: CompiledConstraint) -> None:
+        self._compiled = compiled
+        self._place = _Place.HEADER
+        self._header: list[int] = []
+        self._reasoned = False
+        self._ending = RETURN
+        self._matcher: LLMatcher | None = None
+        self._open()
+
+    @property
+    def _binding(self) -> bool:
+        """Whether the turn has to end in a certain way, and not only its calls in theirs."""
+        return self._compiled.final is not None or self._compiled.openings is not None
+
+    def accept(self, token: int) -> None:
+        """Follow the turn by a token. Raises ConstraintError."""
+        if self._matcher is not None and not (token == self._ending and token == CALL):
+            self._consume(self._matcher, token)
+        match self._place:
+            case _Place.HEADER if token == MESSAGE:
+                self._begin_body()
+            case _Place.HEADER:
+                self._header.append(token)
+            case _Place.BODY if token in (RETURN, CALL):
+                self._place, self._matcher = _Place.OVER, None
+            case _Place.BODY if token == END and self._matcher is None:
+                self._place = _Place.BETWEEN
+            case _Place.BETWEEN if token == START:
+                self._place = _Place.ROLE
+            case _Place.ROLE:
+                self._open()
+                self._header = [token]
+
+    def fill(self, mask: Mask) -> None:
+        """Write which tokens are possible next. Changes nothing here."""
+        if self._matcher is not None:
+            self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            if self._place is _Place.BODY and self._ending == CALL and _has(mask, RETURN):
+                _forbid(mask, [RETURN])
+                _allow(mask, [CALL])
+            return
+        mask.fill(np.iinfo(np.uint32).max)
+        if self._binding:
+            self._restrict(mask)
+
+    def _restrict(self, mask: Mask) -> None:
+        match self._place:
+            case _Place.HEADER if not self._in_channel:
+                _only(mask, [CHANNEL])
+            case _Place.HEADER:
+                _forbid(mask, [token for token in _MARKUP if token != MESSAGE])
+            case _Place.BODY if _RECIPIENT.search(self._header_bytes):
+                _forbid(mask, [ENDOFTEXT, RETURN, START, CHANNEL, MESSAGE])
+            case _Place.BODY:
+                _forbid(mask, [token for token in _MARKUP if token != END])
+            case _Place.BETWEEN:
+                _only(mask, [START])
+            case _Place.ROLE:
+                _only(mask, [_assistant()])
+
+    @property
+    def _in_channel(self) -> bool:
+        return CHANNEL in self._header
+
+    @property
+    def _header_bytes(self) -> bytes:
+        known = _bytes_of()
+        return b"".join(known[t] if t < len(known) else b" " for t in self._header)
+
+    def _open(self) -> None:
+        """A message may begin."""
+        self._place, self._header, self._ending = _Place.HEADER, [], RETURN
+        if self._compiled.openings is not None:
+            self._matcher = self._compiled.openings[self._reasoned].deep_copy()
+
+    def _begin_body(self) -> None:
+        self._place = _Place.BODY
+        header = self._header_bytes
+        recipient = _RECIPIENT.search(header)
+        if self._compiled.openings is not None:
+            if recipient is None:
+                self._reasoned, self._matcher = True, None
+            return
+        if recipient is not None:
+            self._begin(self._compiled.calls.get(recipient[1]), CALL)
+        elif self._channel == b"final" or not self._in_channel:
+            self._begin(self._compiled.final, RETURN)
+
+    def _begin(self, prototype: LLMatcher | None, ending: int) -> None:
+        if prototype is not None:
+            self._matcher, self._ending = prototype.deep_copy(), ending
+
+    @property
+    def _channel(self) -> bytes:
+        """The first word after <|channel|>."""
+        if not self._in_channel:
+            return b""
+        place = len(self._header) - 1 - self._header[::-1].index(CHANNEL)
+        known = _bytes_of()
+        after = self._header[place + 1 :]
+        words = b"".join(known[t] if t < len(known) else b" " for t in after).split()
+        return words[0] if words else b""
+
+    def _consume(self, matcher: LLMatcher, token: int) -> None:
+        if not matcher.consume_token(token):
+            raise ConstraintError(f"token {token} is against the grammar: {matcher.get_error()}")
+
+
+def allowed_tokens(
+    constraints: Sequence[TurnConstraint | None], vocabulary: int
+) -> NDArray[np.bool_] | None:
+    """Which tokens are possible next in each row [B, vocabulary]; None if all are in all rows."""
+    if not any(constraints):
+        return None
+    masks = np.full((len(constraints), WORDS), np.iinfo(np.uint32).max, dtype=np.uint32)
+    for mask, constraint in zip(masks, constraints, strict=True):
+        if constraint is not None:
+            constraint.fill(mask)
+    bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little", count=vocabulary)
+    return bits.view(np.bool_)
+
+
+def _has(mask: Mask, token: int) -> bool:
+    return bool(mask[token // 32] >> np.uint32(token % 32) & np.uint32(1))
+
+
+def _allow(mask: Mask, tokens: Iterable[int]) -> None:
+    for token in tokens:
+        mask[token // 32] |= np.uint32(1 << token % 32)
+
+
+def _forbid(mask: Mask, tokens: Iterable[int]) -> None:
+    for token in tokens:
+        mask[token // 32] &= ~np.uint32(1 << token % 32)
+
+
+def _only(mask: Mask, tokens: Iterable[int]) -> None:
+    mask.fill(0)
+    _allow(mask, chain(tokens))

@@ -1,0 +1,370 @@
+"""Constraints: what may come next at each place of a turn, and what a model without a mind of its
+own writes under them."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai_harmony import HarmonyEncodingName, Role, StreamableParser, load_harmony_encoding
+
+from engine.constraint import (
+    CompiledConstraint,
+    ConstraintError,
+    TurnConstraint,
+    allowed_tokens,
+    compile_constraint,
+)
+from engine.core import ModelCore
+from engine.sampler import Draw, sample
+from ipc.grammars import MAX_GRAMMAR_BYTES, GrammarError, check_constraint
+from ipc.messages import Constraint, EngineInfo, Grammar, Sampling, Tokens
+from ipc.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, SIZE, START, install_vocabulary
+from tests.engine.builders import OWNER, make_request, make_scheduler
+from tests.engine.test_core import RuleRunner, errors_of, run
+
+install_vocabulary()
+ENCODING = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+SCHEMA = {
+    "type": "object",
+    "properties": {"x": {"type": "integer"}},
+    "required": ["x"],
+    "additionalProperties": False,
+}
+JSON = Grammar("json_schema", json.dumps(SCHEMA))
+WORD = Grammar("regex", "[a-z]{2}/[0-9]")
+LARK = Grammar("lark", 'start: "a" | "b" start')
+FINAL = Constraint(final=JSON)
+STRICT = Constraint(calls={"f": JSON})
+MUST = Constraint(calls={"f": JSON, "g": WORD, "h": LARK}, must_call=True)
+ANALYSIS = "<|channel|>analysis<|message|>Hm, {<|end|><|start|>assistant"
+CALL_F = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+
+
+def encode(text: str) -> list[int]:
+    return ENCODING.encode(text, allowed_special="all")
+
+
+def allowed_after(constraint: Constraint, text: str) -> set[int] | None:
+    """The tokens that are possible after a text; None for all."""
+    turn = TurnConstraint(compile_constraint(constraint))
+    for token in encode(text):
+        before = allowed_tokens([turn], SIZE)
+        assert before is not None
+        assert before[0, token], f"{ENCODING.decode([token])!r} is not possible in {text!r}"
+        turn.accept(token)
+    rows = allowed_tokens([None, turn], SIZE)
+    assert rows is not None
+    assert rows[0].all()
+    return None if rows[1].all() else set(np.flatnonzero(rows[1]).tolist())
+
+
+def text_of(tokens: set[int] | None) -> set[str]:
+    assert tokens is not None
+    return {ENCODING.decode([token]) for token in tokens}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text", "only"),
+    [
+        (FINAL, "", {CHANNEL}),
+        (FINAL, ANALYSIS, {CHANNEL}),
+        (FINAL, "<|channel|>analysis<|message|>Hm<|end|>", {START}),
+        (FINAL, '<|channel|>final<|message|>{"x":1}', None),
+        (FINAL, ANALYSIS + '<|channel|>final <|constrain|>json<|message|>{"x": -3}', None),
+        (MUST, "", {CHANNEL}),
+        (MUST, ANALYSIS, {CHANNEL}),
+        (MUST, "<|channel|>analysis", {MESSAGE}),
+        (MUST, CALL_F + '{"x":12}', None),
+        (MUST, ANALYSIS + "<|channel|>commentary to=functions.g <|constrain|>", None),
+        (MUST, "<|channel|>commentary to=functions.g <|constrain|>json<|message|>ab/7", {CALL}),
+        (MUST, "<|channel|>commentary to=functions.h <|constrain|>json<|message|>ba", {CALL}),
+    ],
+)
+def test_what_may_come_next(constraint: Constraint, text: str, only: set[int] | None) -> None:
+    allowed = allowed_after(constraint, text)
+    assert allowed is not None
+    if only is not None:
+        assert allowed == only
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        (STRICT, ""),
+        (STRICT, "<|channel|>final<|message|>not {"),
+        (STRICT, CALL_F.replace(".f", ".other") + "{ no json"),
+        (STRICT, "<|channel|>commentary<|message|>I will call f."),
+    ],
+)
+def test_what_is_not_constrained(constraint: Constraint, text: str) -> None:
+    assert allowed_after(constraint, text) is None
+
+
+def test_an_analysis_is_free_but_does_not_end_the_turn() -> None:
+    for constraint in (FINAL, MUST):
+        allowed = allowed_after(constraint, "<|channel|>analysis<|message|>Let me see: {")
+        assert allowed is not None
+        ordinary = set(range(199_998))
+        assert ordinary | {END} <= allowed
+        assert not {RETURN, CALL, START, CHANNEL} & allowed
+
+
+def test_a_constrained_message_ends_only_where_its_grammar_accepts() -> None:
+    for constraint, opening, ending, other in (
+        (FINAL, "<|channel|>final<|message|>", RETURN, CALL),
+        (STRICT, CALL_F, CALL, RETURN),
+        (STRICT, "<|channel|>commentary to=functions.f<|message|>", CALL, RETURN),
+        (MUST, CALL_F, CALL, RETURN),
+    ):
+        open_end = allowed_after(constraint, opening + '{"x":')
+        assert open_end is not None
+        assert not {RETURN, CALL, END} & open_end
+        assert "4" in text_of(open_end)
+        assert "a" not in text_of(open_end)
+        complete = allowed_after(constraint, opening + '{"x":4}')
+        assert complete is not None
+        assert ending in complete
+        assert not {other, END} & complete
+
+
+def test_a_turn_that_must_call_reasons_once_and_names_a_function() -> None:
+    names = text_of(allowed_after(MUST, ANALYSIS + "<|channel|>commentary to=functions."))
+    assert names == {"f", "g", "h"}
+    starts = text_of(allowed_after(MUST, "<|channel|>"))
+    assert {"analysis", "comment"} <= starts
+    assert "final" not in starts
+    assert "analysis" not in text_of(allowed_after(MUST, ANALYSIS + "<|channel|>"))
+
+
+def test_masks_do_not_advance_a_turn() -> None:
+    turn = TurnConstraint(compile_constraint(MUST))
+    first, again = allowed_tokens([turn], SIZE), allowed_tokens([turn], SIZE)
+    assert first is not None
+    assert again is not None
+    assert (first == again).all()
+
+
+def test_turns_share_their_grammars_but_not_their_places() -> None:
+    compiled = compile_constraint(FINAL)
+    one, other = TurnConstraint(compiled), TurnConstraint(compiled)
+    for token in encode('<|channel|>final<|message|>{"x"'):
+        one.accept(token)
+    for token in encode("<|channel|>final<|message|>"):
+        other.accept(token)
+    rows = allowed_tokens([one, other], SIZE)
+    assert rows is not None
+    assert rows[1, encode('{"')[0]]
+    assert not rows[0, encode('{"')[0]]
+
+
+def test_what_the_grammar_forbids_is_an_error() -> None:
+    turn = TurnConstraint(compile_constraint(FINAL))
+    for token in encode("<|channel|>final<|message|>"):
+        turn.accept(token)
+    with pytest.raises(ConstraintError):
+        turn.accept(encode("x")[0])
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, dict) and list(value) == ["x"] and type(value["x"]) is int
+
+
+def is_listed(value: object) -> bool:
+    return value in (1, "a")
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    case=st.sampled_from(
+        [
+            (FINAL, is_number, None),
+            (Constraint(final=JSON, calls={"f": JSON}), is_number, None),
+            (Constraint(calls={"f": JSON}, must_call=True), is_number, "functions.f"),
+            (Constraint(final=Grammar("json_schema", '{"enum": [1, "a"]}')), is_listed, None),
+        ]
+    ),
+)
+def test_random_logits_write_what_is_asked_for(
+    seed: int, case: tuple[Constraint, Callable[[object], bool], str | None]
+) -> None:
+    """A model that knows nothing but likes brackets, quotes and the ends of things."""
+    constraint, holds, recipient = case
+    generator = torch.Generator().manual_seed(seed)
+    turn = TurnConstraint(compile_constraint(constraint))
+    parser = StreamableParser(ENCODING, Role.ASSISTANT)
+    for token in [] if constraint.must_call else encode("<|channel|>final<|message|>"):
+        turn.accept(token)
+        parser.process(token)
+    likes = encode('{}"": 12x<|end|><|return|><|call|><|message|>analysisfinal')
+    for _ in range(400):
+        logits = torch.randn(1, SIZE, generator=generator)
+        logits[0, likes] += 12
+        # So that numbers end.
+        logits[0, [RETURN, CALL, *encode("}")]] += 18
+        allowed = allowed_tokens([turn], SIZE)
+        assert allowed is not None
+        uniform = torch.rand(1, generator=generator).item()
+        [sampled] = sample(logits, [Draw(1.0, uniform=uniform)], torch.from_numpy(allowed))
+        turn.accept(sampled.token)
+        parser.process(sampled.token)
+        if sampled.token in (RETURN, CALL):
+            break
+    else:
+        pytest.fail("the turn does not end")
+    parser.process_eos()
+    *reasoning, last = parser.messages
+    assert last.recipient == recipient
+    assert all(message.channel == "analysis" for message in reasoning)
+    assert holds(json.loads(last.content[0].text))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint(final=Grammar("json_schema", '{"type": "strange"}')),
+        Constraint(final=Grammar("json_schema", "{")),
+        Constraint(final=Grammar("regex", "(")),
+        Constraint(final=Grammar("lark", "start: other")),
+        Constraint(calls={"f": Grammar("json_schema", '{"type": "strange"}')}, must_call=True),
+        Constraint(calls={'f" | "g': JSON}, must_call=True),
+        Constraint(final=Grammar("json_schema", '"' + "x" * MAX_GRAMMAR_BYTES + '"')),
+    ],
+)
+def test_what_cannot_be_compiled_is_told(constraint: Constraint) -> None:
+    with pytest.raises(GrammarError):
+        check_constraint(constraint)
+    with pytest.raises(GrammarError):
+        compile_constraint(constraint)
+
+
+@pytest.mark.parametrize("constraint", [FINAL, STRICT, MUST, Constraint()])
+def test_what_can_be_compiled_passes_the_check(constraint: Constraint) -> None:
+    check_constraint(constraint)
+    compile_constraint(constraint)
+
+
+def test_a_schema_does_not_break_out_of_its_rule() -> None:
+    schema = '{"enum": ["a\\n}\\nstart: /.*/"]}'
+    constraint = Constraint(calls={"f": Grammar("json_schema", schema)}, must_call=True)
+    assert text_of(allowed_after(constraint, CALL_F + '"a')) == {"\\", "\\n", "\\u"}
+
+
+# --- in the core ---------------------------------------------------------------------------------
+
+BIG = EngineInfo(version=2, model="tiny", context_length=64, vocabulary_size=SIZE)
+
+
+class Compiler:
+    """Compiles when it is told to."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[CompiledConstraint]] = []
+
+    def __call__(self, constraint: Constraint) -> Future[CompiledConstraint]:
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def constrained_core(compiler: Compiler | None = None) -> ModelCore:
+    script = dict(enumerate(encode('<|channel|>final<|message|>{"x":1}<|return|>'), start=3))
+    return ModelCore(
+        BIG, RuleRunner(script), make_scheduler(20), lambda: 0, compile_constraint=compiler
+    )
+
+
+def request(stream_id: int = 1, constraint: Constraint = FINAL) -> object:
+    base = make_request(stream_id, max_tokens=20)
+    return type(base)(
+        base.stream_id, base.lease, 0, base.prompt, base.sampling, constraint=constraint
+    )
+
+
+def test_a_sequence_waits_aside_until_its_constraint_is_compiled() -> None:
+    compiler = Compiler()
+    core = constrained_core(compiler)
+    core.add(OWNER, request())  # type: ignore[arg-type]
+    assert 0 < (core.wait() or 0) < 1
+    assert core.step() == {}
+    core.add(OWNER, make_request(2, max_tokens=1))
+    [plain] = run_now(core)
+    assert plain.stream_id == 2
+    compiler.futures[0].set_result(compile_constraint(FINAL))
+    assert core.wait() == 0
+    said = run_now(core)
+    assert [tokens.stream_id for tokens in said] == [1] * 9
+    assert said[-1].finish is not None
+
+
+def run_now(core: ModelCore) -> list[Tokens]:
+    said = []
+    while core.wait() == 0:
+        for step in core.step().values():
+            assert not step.errors
+            said += step.tokens
+    return said
+
+
+def test_a_grammar_that_cannot_be_compiled_ends_its_sequence() -> None:
+    compiler = Compiler()
+    core = constrained_core(compiler)
+    core.add(OWNER, request())  # type: ignore[arg-type]
+    compiler.futures[0].set_exception(GrammarError("no such type"))
+    [error] = errors_of(run(core))
+    assert (error.code, error.message) == (
+        "invalid_request",
+        "the grammar cannot be compiled: no such type",
+    )
+    assert core.wait() is None
+
+
+@pytest.mark.parametrize("how", ["cancel", "lost", "shut down"])
+def test_a_sequence_that_is_given_up_while_it_is_compiled_leaves_nothing(how: str) -> None:
+    compiler = Compiler()
+    core = constrained_core(compiler)
+    core.add(OWNER, request())  # type: ignore[arg-type]
+    assert core.status().waiting == 1
+    if how == "cancel":
+        core.cancel(OWNER, 1, 1)
+    elif how == "lost":
+        core.owner_lost(OWNER)
+    else:
+        core.shut_down()
+    assert compiler.futures[0].cancelled()
+    run(core)
+    assert core.wait() is None
+    assert (core.status().waiting, core.status().free_blocks) == (0, 20)
+
+
+def test_a_model_that_leaves_its_constraint_ends_with_an_error_of_its_own() -> None:
+    core = ModelCore(BIG, RuleRunner(), make_scheduler(20), lambda: 0)
+    core.add(OWNER, request(1, MUST))  # type: ignore[arg-type]
+    core.add(OWNER, make_request(2, max_tokens=2))
+    steps = []
+    while core.wait() is not None:
+        steps.append(core.step())
+    assert [(e.stream_id, e.code) for e in errors_of(steps)] == [(1, "internal")]
+    assert core.status().free_blocks == 20
+
+
+def test_another_vocabulary_cannot_be_constrained() -> None:
+    info = EngineInfo(version=2, model="tiny", context_length=64, vocabulary_size=300)
+    core = ModelCore(info, RuleRunner(), make_scheduler(20), lambda: 0)
+    core.add(OWNER, request())  # type: ignore[arg-type]
+    [error] = errors_of(run(core))
+    assert error.code == "invalid_request"
+
+
+def test_min_tokens_do_not_keep_a_constrained_message_open() -> None:
+    from tests.engine.builders import make_sequence
+
+    sequence = make_sequence(3)
+    sequence.sampling = Sampling(max_tokens=9, min_tokens=5)
+    assert not sequence.may_stop
+    sequence.constraint = TurnConstraint(compile_constraint(FINAL))
+    assert sequence.may_stop
