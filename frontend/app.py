@@ -31,6 +31,7 @@ from frontend.requests.chat import ChatRequest, parse_chat
 from frontend.requests.responses import ResponsesRequest, parse_responses
 from frontend.service import Service
 from frontend.streams import Generation, StreamHandle
+from frontend.structured import constraint_of
 from ipc.messages import Open
 
 _logger = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ def _add_generation_routes(app: FastAPI) -> None:
         """Generate a response (OpenAI's Responses API)."""
         parsed = parse_responses(body)
         prepared = prepare_responses(parsed, service.model, service.renderer, _today())
-        return _generate(request, service, tenant, prepared, "resp_")
+        return await _generate(request, service, tenant, prepared, "resp_")
 
     @app.post("/v1/chat/completions", openapi_extra=_body_schema(ChatRequest))
     async def create_chat_completion(
@@ -118,7 +119,7 @@ def _add_generation_routes(app: FastAPI) -> None:
         """Generate a chat completion (OpenAI's Chat Completions API)."""
         parsed = parse_chat(body)
         prepared = prepare_chat(parsed, service.model, service.renderer, _today())
-        return _generate(request, service, tenant, prepared, "chatcmpl-")
+        return await _generate(request, service, tenant, prepared, "chatcmpl-")
 
 
 def _add_operation_routes(app: FastAPI) -> None:
@@ -157,9 +158,10 @@ def _add_operation_routes(app: FastAPI) -> None:
         )
 
 
-def _generate(
+async def _generate(
     request: Request, service: Service, tenant: str, prepared: Prepared, prefix: str
 ) -> Response:
+    constraint = await constraint_of(prepared.wanted)
     response_id = prefix + secrets.token_hex(16)
     created = int(time.time())
 
@@ -180,7 +182,14 @@ def _generate(
         )
 
     def open_stream() -> StreamHandle:
-        generation = Generation(prepared.prompt, prepared.sampling, make_open)
+        generation = Generation(
+            prepared.prompt,
+            prepared.sampling,
+            make_open,
+            prepared.priority,
+            prepared.cache_salt,
+            constraint,
+        )
         return service.streams.open(generation)
 
     request_id = request.headers.get("x-request-id") or f"req_{secrets.token_hex(16)}"

@@ -13,7 +13,14 @@ from typing import Literal
 
 from frontend.errors import InvalidRequestError
 from frontend.requests import chat, responses
-from frontend.requests.fields import Effort, FunctionDefinition, JsonObject, OtherTool, text_of
+from frontend.requests.fields import (
+    Effort,
+    FunctionDefinition,
+    JsonObject,
+    OtherTool,
+    PlainFormat,
+    text_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +45,17 @@ class FunctionTool:
     name: str
     description: str = ""
     parameters: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """A JSON format of the answer, `param` being the place of its schema in the request. Without
+    a schema it is any object."""
+
+    param: str
+    name: str = ""
+    description: str = ""
+    schema: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +114,7 @@ class Conversation:
     instructions: str = ""
     tools: tuple[FunctionTool, ...] = ()
     effort: HarmonyEffort = "medium"
+    format: OutputFormat | None = None
 
 
 @dataclass(slots=True)
@@ -126,12 +145,18 @@ class _Builder:
             )
         self.turns.append(FunctionResult(name, output))
 
-    def build(self, tools: tuple[FunctionTool, ...], effort: Effort | None) -> Conversation:
+    def build(
+        self,
+        tools: tuple[FunctionTool, ...],
+        effort: Effort | None,
+        output_format: OutputFormat | None,
+    ) -> Conversation:
         return Conversation(
             turns=without_past_reasoning(with_preambles(self.turns)),
             instructions="\n\n".join(text for text in self.leading if text),
             tools=tools,
             effort=EFFORTS[effort or DEFAULT_EFFORT],
+            format=output_format,
         )
 
 
@@ -184,7 +209,21 @@ def from_responses(request: responses.ResponsesRequest) -> Conversation:
     functions = [tool for tool in request.tools or () if isinstance(tool, responses.FunctionTool)]
     _warn_of_left_out(request.tools or ())
     effort = request.reasoning.effort if request.reasoning else None
-    return builder.build(_offered(functions, request.tool_choice), effort)
+    return builder.build(
+        _offered(functions, request.tool_choice), effort, responses_format(request)
+    )
+
+
+def responses_format(request: responses.ResponsesRequest) -> OutputFormat | None:
+    """The JSON format that a Responses request asks for."""
+    match request.text and request.text.format:
+        case PlainFormat(type="json_object"):
+            return OutputFormat("text.format")
+        case responses.SchemaFormat() as asked:
+            return OutputFormat(
+                "text.format.schema", asked.name, asked.description or "", asked.schema_
+            )
+    return None
 
 
 def _add_item(builder: _Builder, item: responses.Item, path: str) -> None:
@@ -237,7 +276,20 @@ def from_chat(request: chat.ChatRequest) -> Conversation:
         tool.function for tool in request.tools or () if isinstance(tool, chat.FunctionTool)
     ]
     _warn_of_left_out(request.tools or ())
-    return builder.build(_offered(functions, request.tool_choice), request.reasoning_effort)
+    return builder.build(
+        _offered(functions, request.tool_choice), request.reasoning_effort, chat_format(request)
+    )
+
+
+def chat_format(request: chat.ChatRequest) -> OutputFormat | None:
+    """The JSON format that a Chat Completions request asks for."""
+    match request.response_format:
+        case PlainFormat(type="json_object"):
+            return OutputFormat("response_format")
+        case chat.SchemaFormat(json_schema=asked):
+            param = "response_format.json_schema.schema"
+            return OutputFormat(param, asked.name, asked.description or "", asked.schema_)
+    return None
 
 
 def _add_answer(builder: _Builder, message: chat.AssistantMessage) -> None:
@@ -256,7 +308,7 @@ def _add_answer(builder: _Builder, message: chat.AssistantMessage) -> None:
 
 
 def _offered(
-    functions: Sequence[FunctionDefinition], tool_choice: str | None
+    functions: Sequence[FunctionDefinition], tool_choice: object
 ) -> tuple[FunctionTool, ...]:
     """The functions that the model is told of: none with tool_choice none."""
     if tool_choice == "none":

@@ -164,13 +164,14 @@ def invalid_parameter(error: ValidationError) -> InvalidRequestError:
 def parameter_path(location: tuple[int | str, ...]) -> str:
     """A pydantic error location as a client writes it: `input[2].content[0].type`.
 
-    The tags of our unions stand in angle brackets and are no part of the path.
+    The tags of our unions stand in angle brackets and are no part of the path, nor is pydantic's
+    mark of an error in a member's name.
     """
     path = ""
     for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
-        elif not step.startswith("<"):
+        elif not step.startswith("<") and step != "[key]":
             path += f".{step}" if path else step
     return path
 

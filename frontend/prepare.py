@@ -1,5 +1,6 @@
 """From a parsed request to all that is sent for it: prompt, sampling and output format."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -8,9 +9,22 @@ import msgspec
 from frontend.conversation import DEFAULT_EFFORT, Conversation, from_chat, from_responses
 from frontend.errors import InvalidRequestError, context_length_exceeded, model_not_found
 from frontend.prompt import PromptRenderer, PromptTooLongError
+from frontend.requests import chat
 from frontend.requests.chat import ChatRequest
-from frontend.requests.fields import JsonObject, OtherTool, SamplingFields
-from frontend.requests.responses import FunctionTool, ResponsesRequest
+from frontend.requests.fields import (
+    ChoiceMode,
+    JsonObject,
+    NamedFunction,
+    OtherTool,
+    SamplingFields,
+)
+from frontend.requests.responses import (
+    Format,
+    FunctionTool,
+    ResponsesRequest,
+    SchemaFormat,
+)
+from frontend.structured import OfferedFunction, Wanted
 from ipc.messages import ChatFormat, EngineInfo, ResponsesFormat, Sampling
 
 
@@ -26,6 +40,9 @@ class Prepared:
     tools: tuple[str, ...]
     stop: tuple[str, ...]
     parallel_tool_calls: bool
+    priority: int
+    cache_salt: str
+    wanted: Wanted
 
 
 def prepare_responses(
@@ -41,6 +58,12 @@ def prepare_responses(
         engine,
         limit=request.max_output_tokens,
         output=ResponsesFormat(echo=responses_echo(request)),
+        functions=[
+            OfferedFunction(tool, f"tools[{place}].parameters")
+            for place, tool in enumerate(request.tools or ())
+            if isinstance(tool, FunctionTool)
+        ],
+        choice=request.tool_choice,
     )
 
 
@@ -59,7 +82,19 @@ def prepare_chat(
         engine,
         limit=request.max_completion_tokens or request.max_tokens,
         output=ChatFormat(include_usage=include_usage),
+        functions=[
+            OfferedFunction(tool.function, f"tools[{place}].function.parameters")
+            for place, tool in enumerate(request.tools or ())
+            if isinstance(tool, chat.FunctionTool)
+        ],
+        choice=_chat_choice(request.tool_choice),
     )
+
+
+def _chat_choice(choice: ChoiceMode | chat.NamedTool | None) -> ChoiceMode | NamedFunction | None:
+    if isinstance(choice, chat.NamedTool):
+        return NamedFunction(type="function", name=choice.function.name)
+    return choice
 
 
 def _check_model(model: str, engine: EngineInfo) -> None:
@@ -92,6 +127,8 @@ def _prepared(
     *,
     limit: int | None,
     output: ResponsesFormat | ChatFormat,
+    functions: Sequence[OfferedFunction],
+    choice: ChoiceMode | NamedFunction | None,
 ) -> Prepared:
     return Prepared(
         model=engine.model,
@@ -102,6 +139,9 @@ def _prepared(
         tools=tuple(tool.name for tool in conversation.tools),
         stop=request.stop_strings(),
         parallel_tool_calls=request.parallel_tool_calls is not False,
+        priority=request.priority or 0,
+        cache_salt=request.cache_salt or "",
+        wanted=Wanted(conversation.format, tuple(functions) if choice != "none" else (), choice),
     )
 
 
@@ -129,7 +169,22 @@ def _sampling(
         seed=request.seed,
         ignore_eos=request.ignore_eos is True,
         min_tokens=min(min_tokens, max_tokens),
+        min_p=request.min_p or None,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        repetition_penalty=request.repetition_penalty or 1.0,
+        logit_bias=_bias(request, engine),
     )
+
+
+def _bias(request: SamplingFields, engine: EngineInfo) -> dict[int, float]:
+    bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
+    for token in bias:
+        if token >= engine.vocabulary_size:
+            raise InvalidRequestError(
+                f"Invalid 'logit_bias': the vocabulary has no token {token}.", param="logit_bias"
+            )
+    return bias
 
 
 def responses_echo(request: ResponsesRequest) -> bytes:
@@ -141,13 +196,13 @@ def responses_echo(request: ResponsesRequest) -> bytes:
     reasoning, text = request.reasoning, request.text
     members = {
         "background": False,
-        "frequency_penalty": 0.0,
+        "frequency_penalty": request.frequency_penalty or 0.0,
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
         "metadata": request.metadata or {},
         "parallel_tool_calls": request.parallel_tool_calls is not False,
-        "presence_penalty": 0.0,
+        "presence_penalty": request.presence_penalty or 0.0,
         "previous_response_id": None,
         "prompt_cache_key": request.prompt_cache_key,
         "reasoning": {
@@ -159,10 +214,10 @@ def responses_echo(request: ResponsesRequest) -> bytes:
         "store": False,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {
-            "format": {"type": "text"},
+            "format": _format_echo(text.format if text else None),
             "verbosity": (text and text.verbosity) or "medium",
         },
-        "tool_choice": request.tool_choice or "auto",
+        "tool_choice": _choice_echo(request.tool_choice),
         "tools": [_tool_echo(tool) for tool in request.tools or ()],
         "top_logprobs": 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
@@ -170,6 +225,24 @@ def responses_echo(request: ResponsesRequest) -> bytes:
         "user": request.user,
     }
     return msgspec.json.encode(members)[1:-1]
+
+
+def _format_echo(asked: Format | None) -> JsonObject:
+    if isinstance(asked, SchemaFormat):
+        return {
+            "type": "json_schema",
+            "name": asked.name,
+            "description": asked.description,
+            "schema": asked.schema_,
+            "strict": asked.strict is True,
+        }
+    return {"type": "text" if asked is None else asked.type}
+
+
+def _choice_echo(choice: ChoiceMode | NamedFunction | None) -> str | JsonObject:
+    if isinstance(choice, NamedFunction):
+        return {"type": choice.type, "name": choice.name}
+    return choice or "auto"
 
 
 def _tool_echo(tool: FunctionTool | OtherTool) -> JsonObject:

@@ -33,6 +33,7 @@ from frontend.conversation import (
     FunctionResult,
     FunctionTool,
     HarmonyEffort,
+    OutputFormat,
     Reasoning,
     Turn,
     UserMessage,
@@ -110,8 +111,9 @@ class PromptRenderer:
         if limit is not None:
             self._check_length(conversation, limit)
         tokens = list(self._system(conversation.effort, today, bool(conversation.tools)))
-        if conversation.instructions or conversation.tools:
-            tokens += self._developer(conversation.instructions, conversation.tools)
+        shown = _shown_format(conversation.format)
+        if conversation.instructions or conversation.tools or shown:
+            tokens += self._developer(conversation.instructions, conversation.tools, shown)
         for turn in conversation.turns:
             tokens += self._turn(turn)
         tokens.append(START)
@@ -158,14 +160,19 @@ class PromptRenderer:
             RenderOptions(conversation_has_function_tools=has_tools),
         )
 
-    def _developer(self, instructions: str, tools: tuple[FunctionTool, ...]) -> list[int]:
+    def _developer(
+        self, instructions: str, tools: tuple[FunctionTool, ...], output_format: str = ""
+    ) -> list[int]:
         """The developer message; a line end before the tools is a token boundary in any case."""
         tokens = [START, *self._header("developer"), MESSAGE]
         if instructions:
-            blank = "\n\n" if tools else ""
+            blank = "\n\n" if tools or output_format else ""
             tokens += self.encode(f"# Instructions\n\n{instructions}{blank}")
         if tools:
             tokens += self._tool_tokens(tools)
+        if output_format:
+            blank = "\n\n" if tools else ""
+            tokens += self.encode(f"{blank}# Response Formats\n\n{output_format}")
         tokens.append(END)
         return tokens
 
@@ -224,6 +231,7 @@ class PromptRenderer:
 def _texts(conversation: Conversation) -> Iterator[str]:
     """What a conversation says, but for the parameters of its tools."""
     yield conversation.instructions
+    yield _shown_format(conversation.format)
     for tool in conversation.tools:
         yield tool.description
     for turn in conversation.turns:
@@ -232,6 +240,15 @@ def _texts(conversation: Conversation) -> Iterator[str]:
                 yield text
             case _:
                 yield turn.text
+
+
+def _shown_format(output_format: OutputFormat | None) -> str:
+    """A schema as gpt-oss is shown it, empty if there is none."""
+    if output_format is None or output_format.schema is None:
+        return ""
+    described = f"// {output_format.description}\n" if output_format.description else ""
+    schema = msgspec.json.encode(output_format.schema).decode()
+    return f"## {output_format.name}\n\n{described}{schema}"
 
 
 def _described(tool: FunctionTool) -> ToolDescription:

@@ -21,6 +21,7 @@ import msgspec
 from ipc.messages import (
     Abort,
     Cancel,
+    Constraint,
     Fail,
     GenerationRequest,
     Open,
@@ -78,6 +79,9 @@ class Generation:
     prompt: list[int]
     sampling: Sampling
     make_open: Callable[[int, int], Open]
+    priority: int = 0
+    cache_salt: str = ""
+    constraint: Constraint | None = None
 
 
 class StreamHandle:
@@ -317,6 +321,9 @@ class Streams:
                 generation.prompt,
                 generation.sampling,
                 opening.tenant,
+                generation.priority,
+                generation.cache_salt,
+                generation.constraint,
             )
         )
 

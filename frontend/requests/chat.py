@@ -6,19 +6,24 @@ from pydantic import Discriminator, Field, Tag
 
 from frontend.requests.fields import (
     CalledName,
+    ChoiceMode,
     Content,
     Effort,
+    FormatName,
     FunctionDefinition,
+    JsonObject,
     ModelName,
-    NoPenalty,
+    OtherFormat,
     OtherTool,
+    PlainFormat,
     RequestModel,
     SamplingFields,
     Shallow,
     ShortList,
-    TextFormat,
     TokenLimit,
-    ToolChoice,
+    ToolName,
+    choice_tag,
+    format_tag,
     parse_body,
     refuse,
     string_member,
@@ -125,6 +130,49 @@ Tool = Annotated[
 ]
 
 
+class ChosenFunction(RequestModel):
+    """The name of a chosen function."""
+
+    name: ToolName
+
+
+class NamedTool(RequestModel):
+    """The choice of one function."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+ToolChoice = Annotated[
+    Annotated[ChoiceMode, Tag("<mode>")] | Annotated[NamedTool, Tag("<named>")],
+    Discriminator(choice_tag),
+]
+
+
+class JsonSchema(RequestModel):
+    """A schema for the answer; it is followed whether `strict` or not."""
+
+    name: FormatName
+    description: str | None = None
+    schema_: Annotated[JsonObject, Shallow] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class SchemaFormat(RequestModel):
+    """An answer by a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[
+    Annotated[PlainFormat, Tag("<plain>")]
+    | Annotated[SchemaFormat, Tag("<schema>")]
+    | Annotated[OtherFormat, Tag("<other>")],
+    Discriminator(format_tag),
+]
+
+
 class StreamOptions(RequestModel):
     """What a stream carries besides the answer."""
 
@@ -140,10 +188,10 @@ class ChatRequest(SamplingFields):
     model: ModelName
     messages: Annotated[list[Message], Field(min_length=1), ShortList]
     tools: Annotated[list[Tool], ShortList] | None = None
-    tool_choice: ToolChoice = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
-    response_format: TextFormat | None = None
+    response_format: ResponseFormat | None = None
     max_completion_tokens: TokenLimit | None = None
     max_tokens: TokenLimit | None = None
     """The older name of `max_completion_tokens`, which goes first."""
@@ -152,9 +200,6 @@ class ChatRequest(SamplingFields):
     n: Annotated[Any, refuse("only one choice is supported in this version", 1)] = None
     logprobs: Annotated[Any, refuse("logprobs are not supported in this version", False)] = None
     top_logprobs: Annotated[Any, refuse("logprobs are not supported in this version", 0)] = None
-    presence_penalty: NoPenalty = None
-    frequency_penalty: NoPenalty = None
-    logit_bias: Annotated[Any, refuse("it is not supported in this version", {})] = None
     modalities: Annotated[list[Modality], ShortList] | None = None
     audio: TextOnly = None
     functions: NoFunctions = None

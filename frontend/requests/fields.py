@@ -203,38 +203,71 @@ ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 CalledName = Annotated[str, Field(pattern=r"^[^\s<>|]{1,256}$")]
 """A name in the history is what a model wrote, declared or not. It stands in a message header,
 which whitespace and markup would end."""
-ToolChoice = Annotated[
-    Any,
-    refuse(
-        "only 'auto' and 'none' are supported; a call cannot be forced in this version",
-        "auto",
-        "none",
-    ),
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+MAX_BIASED = 1024
+TokenId = Annotated[str, Field(pattern=r"^\d{1,7}$")]
+LogitBias = Annotated[
+    dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASED)
 ]
-NoPenalty = Annotated[Any, refuse("penalties are not supported in this version", 0, 0.0)]
-PlainText = Annotated[
-    str,
-    refuse("only plain text is supported; JSON is not enforced in this version", "text"),
-]
+FormatName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
-class TextFormat(RequestModel):
-    """The format of the answer."""
+class NamedFunction(RequestModel):
+    """The choice of one function, by its name."""
 
-    type: PlainText
+    type: Literal["function"]
+    name: ToolName
+
+
+class PlainFormat(RequestModel):
+    """Text, or any JSON object."""
+
+    type: Literal["text", "json_object"]
+
+
+class OtherFormat(RequestModel):
+    """A format that is none: always refused, since none of these names reaches it."""
+
+    type: Literal["text", "json_object", "json_schema"]
+
+
+def format_tag(value: object) -> str:
+    """The tag of a union of the formats of an answer."""
+    kind = string_member(value, "type")
+    if kind in ("text", "json_object"):
+        return "<plain>"
+    return "<schema>" if kind == "json_schema" else "<other>"
+
+
+def choice_tag(value: object) -> str:
+    """The tag of a union of the ways to choose a tool."""
+    return "<named>" if isinstance(value, dict) else "<mode>"
+
+
+ChoiceMode = Literal["auto", "none", "required"]
 
 
 class SamplingFields(RequestModel):
-    """The parameters of sampling that all APIs share; the last four are extensions."""
+    """The parameters of sampling and scheduling that all APIs share. From `top_k` on they are
+    extensions, and so are penalties and bias in the Responses API."""
 
     temperature: Temperature | None = None
     top_p: TopP | None = None
     seed: Seed | None = None
+    stop: Stop | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
     top_k: TopK | None = None
     """0 and -1 switch it off, as clients of other servers send them."""
-    stop: Stop | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    """Among the requests of one tenant: the lowest goes first."""
+    cache_salt: Annotated[str, Field(max_length=256)] | None = None
+    """Only requests with the same one share cached prompts."""
 
     def stop_strings(self) -> tuple[str, ...]:
         """The stop strings as a tuple, empty if there are none."""
@@ -244,7 +277,7 @@ class SamplingFields(RequestModel):
 
 
 class FunctionDefinition(RequestModel):
-    """A function that the model may call. `strict` is accepted and not enforced."""
+    """A function that the model may call; the arguments of a `strict` one follow its schema."""
 
     name: ToolName
     description: str | None = None

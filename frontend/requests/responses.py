@@ -12,20 +12,25 @@ from pydantic_core import PydanticCustomError
 from frontend.requests.fields import (
     STRING_OR_LIST,
     CalledName,
+    ChoiceMode,
     Content,
     Effort,
+    FormatName,
     FunctionDefinition,
+    JsonObject,
     ModelName,
-    NoPenalty,
+    NamedFunction,
+    OtherFormat,
     OtherTool,
     Part,
+    PlainFormat,
     RequestModel,
     SamplingFields,
     Shallow,
     ShortList,
-    TextFormat,
     TokenLimit,
-    ToolChoice,
+    choice_tag,
+    format_tag,
     parse_body,
     refuse,
     string_member,
@@ -139,10 +144,33 @@ class ReasoningOptions(RequestModel):
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
+class SchemaFormat(RequestModel):
+    """An answer by a schema, which is followed whether `strict` or not."""
+
+    type: Literal["json_schema"]
+    name: FormatName
+    description: str | None = None
+    schema_: Annotated[JsonObject, Shallow] = Field(alias="schema")
+    strict: bool | None = None
+
+
+Format = Annotated[
+    Annotated[PlainFormat, Tag("<plain>")]
+    | Annotated[SchemaFormat, Tag("<schema>")]
+    | Annotated[OtherFormat, Tag("<other>")],
+    Discriminator(format_tag),
+]
+
+ToolChoice = Annotated[
+    Annotated[ChoiceMode, Tag("<mode>")] | Annotated[NamedFunction, Tag("<named>")],
+    Discriminator(choice_tag),
+]
+
+
 class TextOptions(RequestModel):
     """The form of the answer."""
 
-    format: TextFormat | None = None
+    format: Format | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -163,7 +191,7 @@ class ResponsesRequest(SamplingFields):
     input: Input
     instructions: str | None = None
     tools: Annotated[list[Tool], ShortList] | None = None
-    tool_choice: ToolChoice = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
@@ -178,8 +206,6 @@ class ResponsesRequest(SamplingFields):
     include: Annotated[list[Include], ShortList] | None = None
     stream: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    presence_penalty: NoPenalty = None
-    frequency_penalty: NoPenalty = None
     top_logprobs: Annotated[Any, refuse("logprobs are not supported in this version", 0)] = None
     background: Annotated[
         Any, refuse("background responses are not supported in this version", False)

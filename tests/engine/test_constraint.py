@@ -206,7 +206,7 @@ def test_random_logits_write_what_is_asked_for(
         logits = torch.randn(1, SIZE, generator=generator)
         logits[0, likes] += 12
         # So that numbers end.
-        logits[0, [RETURN, CALL, *encode("}")]] += 18
+        logits[0, [RETURN, CALL, END, *encode("}")]] += 18
         allowed = allowed_tokens([turn], SIZE)
         assert allowed is not None
         uniform = torch.rand(1, generator=generator).item()

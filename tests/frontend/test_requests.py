@@ -32,6 +32,9 @@ def deep(levels: int) -> dict[str, Any]:
     return found
 
 
+MISSING = "missing_required_parameter"
+
+
 @pytest.mark.parametrize(
     "members",
     [
@@ -108,12 +111,27 @@ def test_responses_accepts(members: dict[str, Any]) -> None:
         ({"tools": [{**FUNCTION, "name": "a" * 65}]}, "tools[0].name", "invalid_value"),
         ({"tools": [{**FUNCTION, "parameters": deep(101)}]}, "tools[0]", "invalid_value"),
         ({"tools": [{"type": "custom", "x": deep(101)}]}, "tools[0]", "invalid_value"),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_value"),
-        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "unsupported_value"),
+        ({"tool_choice": "any"}, "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type", "invalid_value"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.name", "missing_required_parameter"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value"),
         ({"reasoning": "high"}, "reasoning", "invalid_type"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type", "unsupported_value"),
-        ({"text": {"format": {"type": "json_schema"}}}, "text.format.type", "unsupported_value"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type", "invalid_value"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "x"}}},
+            "text.format.schema",
+            "missing_required_parameter",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}},
+            "text.format.name",
+            "invalid_value",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "x", "schema": deep(101)}}},
+            "text.format.schema",
+            "invalid_value",
+        ),
         ({"temperature": 2.1}, "temperature", "invalid_value"),
         ({"temperature": "1"}, "temperature", "invalid_type"),
         ({"temperature": True}, "temperature", "invalid_type"),
@@ -129,7 +147,11 @@ def test_responses_accepts(members: dict[str, Any]) -> None:
         ({"truncation": "middle"}, "truncation", "invalid_value"),
         ({"top_logprobs": 1}, "top_logprobs", "unsupported_value"),
         ({"background": True}, "background", "unsupported_value"),
-        ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_value"),
+        ({"presence_penalty": 2.5}, "presence_penalty", "invalid_value"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "invalid_value"),
+        ({"min_p": 1.1}, "min_p", "invalid_value"),
+        ({"priority": "high"}, "priority", "invalid_type"),
+        ({"cache_salt": "x" * 257}, "cache_salt", "invalid_value"),
         ({"previous_response_id": "r"}, "previous_response_id", "unsupported_parameter"),
         ({"conversation": "c"}, "conversation", "unsupported_parameter"),
         ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
@@ -215,15 +237,17 @@ def assistant(**members: Any) -> dict[str, Any]:
             "tools[0].function.name",
             "invalid_value",
         ),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_value"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type", "unsupported_value"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice.function", MISSING),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", MISSING),
         ({"response_format": {}}, "response_format.type", "missing_required_parameter"),
         ({"n": 2}, "n", "unsupported_value"),
         ({"n": True}, "n", "unsupported_value"),
         ({"logprobs": True}, "logprobs", "unsupported_value"),
         ({"top_logprobs": 2}, "top_logprobs", "unsupported_value"),
-        ({"logit_bias": {"1": 2}}, "logit_bias", "unsupported_value"),
-        ({"frequency_penalty": -1}, "frequency_penalty", "unsupported_value"),
+        ({"logit_bias": {"1": 101}}, "logit_bias.1", "invalid_value"),
+        ({"logit_bias": {"Paris": 1}}, "logit_bias.Paris", "invalid_value"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "invalid_value"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty", "invalid_value"),
         ({"modalities": ["text", "audio"]}, "modalities[1]", "unsupported_value"),
         ({"audio": {}}, "audio", "unsupported_parameter"),
         ({"functions": []}, "functions", "unsupported_parameter"),

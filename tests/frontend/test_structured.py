@@ -1,0 +1,189 @@
+"""What a request says that its answer must be like: constraint, prompt and echo, and the errors."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai_harmony import HarmonyEncoding
+
+from frontend.conversation import OutputFormat
+from frontend.errors import InvalidRequestError
+from frontend.prepare import Prepared
+from frontend.structured import ANY_OBJECT, Wanted, constraint_of
+from ipc.messages import Constraint, Grammar
+from tests.frontend.test_prepare import Edge, echo, edge
+
+__all__ = ["edge"]
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+GRAMMAR = Grammar(
+    "json_schema", '{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}'
+)
+BAD = {"type": "object", "properties": {"x": {"type": "strange"}}}
+
+
+def chat_tools(*functions: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": function} for function in functions]
+
+
+def responses_tools(*functions: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"type": "function", **function} for function in functions]
+
+
+def constraint(prepared: Prepared) -> Constraint | None:
+    return asyncio.run(constraint_of(prepared.wanted))
+
+
+F, G = {"name": "f", "parameters": SCHEMA}, {"name": "g"}
+STRICT = {**F, "strict": True}
+EITHER_API: list[tuple[Callable[[Edge], Callable[..., Prepared]], Callable[..., Any], Any]] = [
+    (lambda edge: edge.chat, chat_tools, {"type": "function", "function": {"name": "f"}}),
+    (lambda edge: edge.responses, responses_tools, {"type": "function", "name": "f"}),
+]
+
+
+@pytest.mark.parametrize(("api", "tools", "named"), EITHER_API, ids=["chat", "responses"])
+def test_tools(edge: Edge, api: Any, tools: Any, named: Any) -> None:
+    prepare = api(edge)
+    assert constraint(prepare()) is None
+    assert constraint(prepare(tools=tools(F, G))) is None
+    assert constraint(prepare(tools=tools(STRICT, G))) == Constraint(calls={"f": GRAMMAR})
+    assert constraint(prepare(tools=tools(STRICT), tool_choice="none")) is None
+    both = {"f": GRAMMAR, "g": ANY_OBJECT}
+    required = prepare(tools=tools(F, G), tool_choice="required")
+    assert constraint(required) == Constraint(calls=both, must_call=True)
+    forced = prepare(tools=tools(F, G), tool_choice=named)
+    assert constraint(forced) == Constraint(calls={"f": GRAMMAR}, must_call=True)
+    assert required.tools == forced.tools == ("f", "g")
+
+
+@pytest.mark.parametrize(("api", "tools", "named"), EITHER_API, ids=["chat", "responses"])
+def test_choices_of_what_is_not_offered(edge: Edge, api: Any, tools: Any, named: Any) -> None:
+    for members in ({"tool_choice": "required"}, {"tools": tools(G), "tool_choice": named}):
+        with pytest.raises(InvalidRequestError) as caught:
+            constraint(api(edge)(**members))
+        assert caught.value.param == "tool_choice"
+
+
+def test_formats(edge: Edge) -> None:
+    schema = {"name": "answer", "schema": SCHEMA, "strict": True}
+    chat = edge.chat(response_format={"type": "json_schema", "json_schema": schema})
+    responses = edge.responses(text={"format": {"type": "json_schema", **schema}})
+    assert constraint(chat) == constraint(responses) == Constraint(final=GRAMMAR)
+    assert chat.prompt == responses.prompt
+    chat = edge.chat(response_format={"type": "json_object"})
+    responses = edge.responses(text={"format": {"type": "json_object"}})
+    assert constraint(chat) == constraint(responses) == Constraint(final=ANY_OBJECT)
+    assert chat.prompt == edge.chat().prompt
+
+
+@pytest.mark.parametrize("instructions", [None, "Be brief."])
+@pytest.mark.parametrize("tools", [None, responses_tools(F)])
+def test_a_schema_is_shown_to_the_model(
+    edge: Edge, harmony: HarmonyEncoding, instructions: str | None, tools: Any
+) -> None:
+    asked = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "description": "Say x."}
+    prepared = edge.responses(instructions=instructions, tools=tools, text={"format": asked})
+    prompt = harmony.decode(prepared.prompt)
+    shown = f"# Response Formats\n\n## answer\n\n// Say x.\n{GRAMMAR.text}<|end|>"
+    developer = prompt[prompt.index("<|start|>developer<|message|>") :]
+    assert shown in developer
+    assert ("# Instructions\n\nBe brief.\n\n#" in developer) == (instructions is not None)
+    assert ("} // namespace functions\n\n# Response" in developer) == (tools is not None)
+
+
+@pytest.mark.parametrize(
+    ("api", "members", "param"),
+    [
+        (
+            "chat",
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": BAD},
+                }
+            },
+            "response_format.json_schema.schema",
+        ),
+        (
+            "responses",
+            {"text": {"format": {"type": "json_schema", "name": "a", "schema": BAD}}},
+            "text.format.schema",
+        ),
+        (
+            "chat",
+            {"tools": chat_tools(G, {"name": "h", "parameters": BAD, "strict": True})},
+            "tools[1].function.parameters",
+        ),
+        (
+            "responses",
+            {
+                "tools": responses_tools({"name": "h", "parameters": BAD, "strict": True}),
+                "tool_choice": "required",
+            },
+            "tools[0].parameters",
+        ),
+    ],
+)
+def test_schemas_that_cannot_be_followed(
+    edge: Edge, api: str, members: dict[str, Any], param: str
+) -> None:
+    prepared = getattr(edge, api)(**members)
+    with pytest.raises(InvalidRequestError) as caught:
+        constraint(prepared)
+    assert (caught.value.param, caught.value.code) == (param, "invalid_json_schema")
+
+
+def test_a_schema_that_is_too_long() -> None:
+    schema = {"enum": [f"{number:0>99}" for number in range(3000)]}
+    wanted = Wanted(OutputFormat("text.format.schema", "a", schema=schema), (), None)
+    with pytest.raises(InvalidRequestError, match="longer than"):
+        asyncio.run(constraint_of(wanted))
+
+
+def test_a_forced_function_that_is_not_strict_takes_any_object_at_worst(edge: Edge) -> None:
+    tools = chat_tools({"name": "f", "parameters": BAD})
+    prepared = edge.chat(tools=tools, tool_choice="required")
+    assert constraint(prepared) == Constraint(calls={"f": ANY_OBJECT}, must_call=True)
+
+
+def test_echo() -> None:
+    asked = {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}
+    members = echo(
+        text={"format": asked},
+        tool_choice={"type": "function", "name": "f"},
+        tools=responses_tools(STRICT),
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+    )
+    assert members["text"]["format"] == {**asked, "description": None}
+    assert members["tool_choice"] == {"type": "function", "name": "f"}
+    assert members["tools"][0]["strict"] is True
+    assert (members["presence_penalty"], members["frequency_penalty"]) == (0.5, -0.5)
+    assert json.dumps(echo(tool_choice="required")["tool_choice"]) == '"required"'
+
+
+def test_sampling_and_scheduling(edge: Edge) -> None:
+    members = {
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.1,
+        "min_p": 0.1,
+        "logit_bias": {"5": -100, "7": 1.5},
+        "priority": -3,
+        "cache_salt": "s",
+    }
+    for prepared in (edge.chat(**members), edge.responses(**members)):
+        sampling = prepared.sampling
+        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -0.5)
+        assert (sampling.repetition_penalty, sampling.min_p) == (1.1, 0.1)
+        assert sampling.logit_bias == {5: -100, 7: 1.5}
+        assert (prepared.priority, prepared.cache_salt) == (-3, "s")
+
+
+def test_a_bias_for_no_token(edge: Edge) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        edge.chat(logit_bias={"999999": 1})
+    assert caught.value.param == "logit_bias"
