@@ -35,7 +35,13 @@ RESPONSES_TOOL: FunctionToolParam = {
 RESULT = json.dumps({"temperature": 21, "sky": "sunny"})
 
 
+def warm(client: OpenAI) -> None:
+    """Let the question's prompt be cached, so that both turns of a comparison find it so."""
+    client.responses.create(model=MODEL, input=QUESTION, max_output_tokens=1)
+
+
 def test_a_responses_turn_streamed_equals_unstreamed(client: OpenAI) -> None:
+    warm(client)
     whole = client.responses.create(model=MODEL, input=QUESTION, temperature=0)
     with client.responses.stream(model=MODEL, input=QUESTION, temperature=0) as stream:
         events = list(stream)
@@ -54,6 +60,7 @@ def test_a_responses_turn_streamed_equals_unstreamed(client: OpenAI) -> None:
 
 
 def test_a_chat_turn_streamed_equals_unstreamed(client: OpenAI) -> None:
+    warm(client)
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": QUESTION}]
     whole = client.chat.completions.create(model=MODEL, messages=messages, temperature=0)
     with client.chat.completions.stream(
@@ -226,3 +233,110 @@ def test_models_and_mistakes(client: OpenAI) -> None:
         client.models.retrieve("other")
     with pytest.raises(BadRequestError, match="temperature"):
         client.responses.create(model=MODEL, input="Hi", temperature=3)
+
+
+ANSWER_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 20},
+        "population": {"type": "integer", "minimum": 0, "maximum": 9_999_999},
+        "size": {"enum": ["small", "large"]},
+    },
+    "required": ["city", "population", "size"],
+    "additionalProperties": False,
+}
+
+
+def check_answer(text: str | None) -> None:
+    answer = json.loads(text or "")
+    assert list(answer) == ["city", "population", "size"]
+    assert isinstance(answer["population"], int)
+    assert answer["size"] in ("small", "large")
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_an_answer_by_a_schema(client: OpenAI, temperature: float) -> None:
+    sampling: dict[str, Any] = {"temperature": temperature, "extra_body": {"seed": 7}}
+    response = client.responses.create(
+        model=MODEL,
+        input=QUESTION,
+        text={"format": {"type": "json_schema", "name": "city", "schema": ANSWER_SCHEMA}},
+        **sampling,
+    )
+    assert response.status == "completed"
+    check_answer(response.output_text)
+    assert response.output[0].type == "reasoning"
+    with client.chat.completions.stream(
+        model=MODEL,
+        messages=[{"role": "user", "content": QUESTION}],
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "city", "schema": ANSWER_SCHEMA, "strict": True},
+        },
+        **sampling,
+    ) as stream:
+        for _ in stream:
+            pass
+        completion = stream.get_final_completion()
+    assert completion.choices[0].message.content == response.output_text
+
+
+def test_any_json_object(client: OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Say hello in JSON."}],
+        response_format={"type": "json_object"},
+        temperature=0,
+        max_completion_tokens=200,
+    )
+    choice = completion.choices[0]
+    assert (choice.message.content or "").startswith("{")
+    if choice.finish_reason == "stop":
+        assert isinstance(json.loads(choice.message.content or ""), dict)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_call_that_is_forced(client: OpenAI, seed: int) -> None:
+    """Also where the model would rather answer."""
+    other: FunctionToolParam = {
+        "type": "function",
+        "name": "add",
+        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+        "strict": True,
+    }
+    response = client.responses.create(
+        model=MODEL,
+        input="Hello!",
+        tools=[RESPONSES_TOOL, other],
+        tool_choice={"type": "function", "name": "add"},
+        extra_body={"seed": seed},
+    )
+    assert (call_of(response).name, call_of(response).arguments) == ("add", "{}")
+    required = client.responses.create(
+        model=MODEL,
+        input="Hello!",
+        tools=[other],
+        tool_choice="required",
+        extra_body={"seed": seed},
+    )
+    assert call_of(required).name == "add"
+
+
+def test_a_schema_that_cannot_be_followed(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        client.responses.create(
+            model=MODEL,
+            input="Hi",
+            text={"format": {"type": "json_schema", "name": "x", "schema": {"type": "strange"}}},
+        )
+    assert caught.value.param == "text.format.schema"
+
+
+def test_a_prompt_that_was_seen_is_cached(client: OpenAI) -> None:
+    prompt = "Here is a long list of words to remember: " + "apple pear plum " * 40
+    first, again = (client.responses.create(model=MODEL, input=prompt) for _ in range(2))
+    assert first.usage is not None
+    assert again.usage is not None
+    assert first.usage.input_tokens == again.usage.input_tokens
+    cached = again.usage.input_tokens_details.cached_tokens
+    assert again.usage.input_tokens - 16 <= cached < again.usage.input_tokens

@@ -339,16 +339,16 @@ LEDGER_FAULTS = [
         "a moved stream is said from where it was",
         LEDGER,
         (
-            "        self._say_tokens(entry, 0, entry.said.copy(), entry.finish)\n",
-            "        self._say_tokens(entry, len(entry.said), [], entry.finish)\n",
+            "        self._say_tokens(entry, 0, entry.said.copy(), entry.finish, logprobs)\n",
+            "        self._say_tokens(entry, len(entry.said), [], entry.finish, logprobs)\n",
         ),
     ),
     fault(
         "the end of a moved stream is not said again",
         LEDGER,
         (
-            "        self._say_tokens(entry, 0, entry.said.copy(), entry.finish)\n",
-            "        self._say_tokens(entry, 0, entry.said.copy(), None)\n",
+            "        self._say_tokens(entry, 0, entry.said.copy(), entry.finish, logprobs)\n",
+            "        self._say_tokens(entry, 0, entry.said.copy(), None, logprobs)\n",
         ),
     ),
 ]
