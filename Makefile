@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
-.PHONY: serve test lint format bench soak simulate clean
+.PHONY: serve test lint format bench bench-engine soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
@@ -25,6 +25,13 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench.postproc
 
+bench-engine: $(STAMP) .venv-bench/llama.cpp
+	$(BIN)/python -m bench.engine
+
+.venv-bench/llama.cpp:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet xllamacpp==2026.10.11549
+
 soak: $(STAMP)
 	$(BIN)/python -m bench.soak
 
@@ -32,7 +39,7 @@ simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds 1000
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-bench
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -13,12 +13,13 @@ from engine.block_pool import BlockPool
 from engine.cache_layout import CacheLayout
 from engine.config import GptOssConfig, read_config
 from engine.core import ModelCore
-from engine.head import ExactHead, Head, RefinedHead
+from engine.head import PACK, ExactHead, Head, RefinedHead
 from engine.kv_cache import KvCache
 from engine.loader import load_weights, weight_bytes
 from engine.memory import LEAST_CACHE_TOKENS, available_memory, fitting_blocks
 from engine.model import Model
 from engine.prefix_cache import PrefixCache
+from engine.products import can_pack
 from engine.progress import loading
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
@@ -60,8 +61,9 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
     torch.set_num_threads(options.threads or default_threads(config))
     dtype = model_dtype(config, options.dtype)
     total = weight_bytes(config, dtype, table_dtype(options.dtype))
+    second = 0 if options.dtype == "float32" else packed_head_bytes(config)
     blocks = fitting_blocks(
-        total,
+        total + second,
         block_bytes(config, dtype, options.block_size),
         default=default_blocks(config, dtype, options.block_size),
         least=blocks_of(config, LEAST_CACHE_TOKENS, options.block_size),
@@ -99,6 +101,12 @@ def default_threads(config: GptOssConfig) -> int:
     if config.hidden_size <= TINY_HIDDEN_SIZE:
         return 1
     return max(1, (os.cpu_count() or 2) - 1)
+
+
+def packed_head_bytes(config: GptOssConfig) -> int:
+    """Bytes of the unembedding's second copy, in the order of its product."""
+    packed = PACK and can_pack(torch.bfloat16)
+    return packed * config.vocabulary_size * config.hidden_size * torch.bfloat16.itemsize
 
 
 def model_dtype(config: GptOssConfig, name: str) -> torch.dtype:

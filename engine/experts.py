@@ -17,21 +17,16 @@ def experts_forward(
     """
     logits, chosen = F.linear(hidden, weights.router, weights.router_bias).topk(kept, dim=-1)
     shares = logits.softmax(-1)
+    if len(hidden) == 1:
+        experts: list[int] = chosen[0].tolist()
+        inner = weights.gate_up.each(hidden.expand(kept, -1), experts)
+        return shares @ weights.down.each(swiglu(inner, alpha, limit), experts)
     expert, order = chosen.flatten().sort(stable=True)
-    ends = torch.bincount(expert, minlength=len(weights.router)).cumsum(0, dtype=torch.int32)
-    rows = hidden[order // kept]
-    inner = _grouped_mm(rows, weights.gate_up, ends) + weights.gate_up_bias[expert]
-    outputs = _grouped_mm(swiglu(inner, alpha, limit), weights.down, ends)
-    outputs += weights.down_bias[expert]
+    inner = weights.gate_up.grouped(hidden[order // kept], expert)
+    outputs = weights.down.grouped(swiglu(inner, alpha, limit), expert)
     unsorted = torch.empty_like(outputs)
     unsorted[order] = outputs
     return torch.bmm(shares.unsqueeze(1), unsorted.view(len(hidden), kept, -1)).squeeze(1)
-
-
-def _grouped_mm(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """rows [N, K] in runs that end at `ends` [E], each times its matrix of weight [E, K, N]."""
-    product: Tensor = torch._grouped_mm(rows, weight, offs=ends)  # noqa: SLF001
-    return product
 
 
 def swiglu(gate_up: Tensor, alpha: float, limit: float) -> Tensor:

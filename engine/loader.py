@@ -2,10 +2,10 @@
 experts in bf16, fp16, fp32 or MXFP4.
 
 Every tensor is converted piece by piece from the mapped file into its final place, one expert at a
-time, so that no second copy of a large one ever exists.
+time; the most that exists twice is one layer's experts, while they are packed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine import mxfp4
 from engine.config import GptOssConfig, UnsupportedModelError
+from engine.products import ExpertProducts, PackedExperts, PackedProduct, PlainExperts, can_pack
 from engine.stored import BYTES, Checkpoint
 from engine.weights import AttentionWeights, ExpertWeights, LayerWeights, Weights
 
@@ -69,6 +70,7 @@ class _Loader:
         self._dtype = dtype
         self._table_dtype = table_dtype
         self._made = made
+        self._scratch: dict[tuple[int, int, int], Tensor] = {}
 
     def weights(self) -> Weights:
         config = self._config
@@ -124,27 +126,50 @@ class _Loader:
     def _experts(self, prefix: str) -> ExpertWeights:
         config = self._config
         experts, hidden, inner = config.experts, config.hidden_size, config.intermediate_size
-        bias = self._read(prefix + "experts.gate_up_proj_bias", experts, 2 * inner)
+        gate_up_bias = self._read(prefix + "experts.gate_up_proj_bias", experts, 2 * inner)
+        down_bias = self._read(prefix + "experts.down_proj_bias", experts, hidden)
+        gate_up, down = prefix + "experts.gate_up_proj", prefix + "experts.down_proj"
         return ExpertWeights(
             router=self._read(prefix + "router.weight", experts, hidden),
             router_bias=self._read(prefix + "router.bias", experts),
-            gate_up=self._products(prefix + "experts.gate_up_proj", hidden, 2 * inner, _halves),
-            gate_up_bias=_halves(bias),
-            down=self._products(prefix + "experts.down_proj", inner, hidden, lambda plain: plain),
-            down_bias=self._read(prefix + "experts.down_proj_bias", experts, hidden),
+            gate_up=self._products(gate_up, (hidden, 2 * inner), _halves(gate_up_bias), _halves),
+            down=self._products(down, (inner, hidden), down_bias, lambda plain: plain),
         )
 
     def _products(
-        self, name: str, inputs: int, outputs: int, order: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """Expert matrices [E, in, out], from plain or MXFP4 storage, each put in `order`."""
+        self,
+        name: str,
+        shape: tuple[int, int],
+        bias: Tensor,
+        order: Callable[[Tensor], Tensor],
+    ) -> ExpertProducts:
+        """The products with matrices of shape (in, out), each put in `order`."""
+        places = self._room((len(bias), *shape))
+        for place, matrix in zip(places, self._matrices(name, *shape), strict=True):
+            place.copy_(order(matrix)[0])
+            self._made(place.nbytes)
+        if not can_pack(self._dtype):
+            return PlainExperts(places, bias)
+        pairs = zip(places, bias, strict=True)
+        return PackedExperts([PackedProduct(place.t(), own) for place, own in pairs])
+
+    def _room(self, shape: tuple[int, int, int]) -> Tensor:
+        """Room for a layer's matrices; the same for every layer if they are packed from there, so
+        that the packed ones lie in memory without holes between them."""
+        if not can_pack(self._dtype):
+            return _product_layout(shape, self._dtype)
+        if shape not in self._scratch:
+            self._scratch[shape] = _product_layout(shape, self._dtype)
+        return self._scratch[shape]
+
+    def _matrices(self, name: str, inputs: int, outputs: int) -> Iterator[Tensor]:
+        """Each expert's matrix [1, in, out], from plain or MXFP4 storage; valid until the next."""
         experts = self._config.experts
-        products = _product_layout((experts, inputs, outputs), self._dtype)
         if name in self._checkpoint:
-            stored = self._checkpoint.find(name, tuple(products.shape))
-            for rows, piece in stored.pieces(rows=1):
-                self._place(products[rows], order(piece))
-            return products
+            stored = self._checkpoint.find(name, (experts, inputs, outputs))
+            for _, piece in stored.pieces(rows=1):
+                yield piece
+            return
         if name + "_blocks" not in self._checkpoint:
             raise self._checkpoint.lacks(name, name + "_blocks")
         if inputs % mxfp4.BLOCK:
@@ -152,14 +177,8 @@ class _Loader:
         shape = (experts, outputs, inputs // mxfp4.BLOCK)
         blocks = self._checkpoint.find(name + "_blocks", (*shape, mxfp4.BLOCK // 2), BYTES)
         scales = self._checkpoint.find(name + "_scales", shape, BYTES)
-        for (rows, block), (_, scale) in zip(blocks.pieces(1), scales.pieces(1), strict=True):
-            plain = mxfp4.dequantize(block, scale, self._dtype).transpose(1, 2)
-            self._place(products[rows], order(plain))
-        return products
-
-    def _place(self, place: Tensor, values: Tensor) -> None:
-        place.copy_(values)
-        self._made(place.nbytes)
+        for (_, block), (_, scale) in zip(blocks.pieces(1), scales.pieces(1), strict=True):
+            yield mxfp4.dequantize(block, scale, self._dtype).transpose(1, 2)
 
 
 def _product_layout(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

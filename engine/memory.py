@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 GB = 1e9
 WORKING_BYTES = 512 * 2**20
-"""For what a step computes, one expert during loading, and a second copy of a small unembedding."""
+"""For what a step computes, and what is read during loading."""
 LEAST_CACHE_TOKENS = 4096
 """A smaller KV cache is not chosen by itself: hardly a conversation fits."""
 

@@ -7,6 +7,7 @@ then the data (https://github.com/huggingface/safetensors, "Format").
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,14 +36,13 @@ PIECE_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of a mapped file, whose data begins at byte `start`."""
+    """One tensor of a file, whose data begins at byte `start`."""
 
     path: Path
     name: str
     dtype: str
     shape: tuple[int, ...]
     start: int
-    mapping: mmap.mmap
 
     def check(self, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
         """Raise CheckpointError unless it has this shape and one of these dtypes."""
@@ -56,28 +56,33 @@ class StoredTensor:
             )
 
     def rows(self, begin: int, end: int) -> Tensor:
-        """Rows begin to end of the first dimension, [end - begin, ...], without a copy."""
+        """Rows begin to end of the first dimension, [end - begin, ...], mapped while in use.
+
+        They have a map of their own: pages that were read through a map count as resident memory
+        of this process, the whole checkpoint in the end, and the kernel maps some that were not.
+        """
         dtype, row = _DTYPES[self.dtype], math.prod(self.shape[1:])
         first = self.start + begin * row * dtype.itemsize
-        flat = torch.frombuffer(self.mapping, dtype=dtype, count=(end - begin) * row, offset=first)
+        count = (end - begin) * row
+        within = first % mmap.ALLOCATIONGRANULARITY
+        with self.path.open("rb") as file:
+            # Private, as torch warns of read-only memory; nothing writes to it.
+            mapping = mmap.mmap(
+                file.fileno(),
+                within + count * dtype.itemsize,
+                access=mmap.ACCESS_COPY,
+                offset=first - within,
+            )
+        flat = torch.frombuffer(mapping, dtype=dtype, count=count, offset=within)
         return flat.view(end - begin, *self.shape[1:])
 
     def pieces(self, rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """All rows, as many at a time as given or as make `PIECE_BYTES`.
-
-        A piece is valid until the next is asked for. Its pages then leave this process: pages
-        that were read through a map count as its resident memory, the whole checkpoint in the
-        end, though the kernel could take them back (they stay in the kernel's cache).
-        """
+        """All rows, as many at a time as given or as make `PIECE_BYTES`."""
         row_bytes = math.prod(self.shape[1:]) * _DTYPES[self.dtype].itemsize
         rows = rows or max(1, PIECE_BYTES // row_bytes)
         for begin in range(0, self.shape[0], rows):
             end = min(begin + rows, self.shape[0])
             yield slice(begin, end), self.rows(begin, end)
-            first = self.start + begin * row_bytes
-            aligned = first - first % mmap.PAGESIZE
-            last = self.start + end * row_bytes
-            self.mapping.madvise(mmap.MADV_DONTNEED, aligned, last - aligned)
 
 
 class Checkpoint:
@@ -129,20 +134,19 @@ def _sharded(index: Path) -> dict[str, StoredTensor]:
 
 
 def open_file(path: Path) -> dict[str, StoredTensor]:
-    """Map a safetensors file: its tensors by name. Raises CheckpointError."""
+    """The tensors of a safetensors file by name. Raises CheckpointError."""
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
     try:
         with path.open("rb") as file:
-            # Private, as torch warns of read-only memory; nothing writes to it.
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        length = int.from_bytes(mapping[:_LENGTH_BYTES], "little")
-        start = _LENGTH_BYTES + length
-        if start > len(mapping):
-            raise ValueError(f"its header of {length} bytes is cut off")
-        header = json.loads(mapping[_LENGTH_BYTES:start])
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            start = _LENGTH_BYTES + length
+            if start > size:
+                raise ValueError(f"its header of {length} bytes is cut off")
+            header = json.loads(file.read(length))
         return {
-            name: _stored(path, name, entry, start, mapping)
+            name: _stored(path, name, entry, start, size)
             for name, entry in header.items()
             if name != "__metadata__"
         }
@@ -152,18 +156,14 @@ def open_file(path: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
-def _stored(
-    path: Path, name: str, entry: dict[str, Any], start: int, mapping: mmap.mmap
-) -> StoredTensor:
+def _stored(path: Path, name: str, entry: dict[str, Any], start: int, size: int) -> StoredTensor:
     """Raises ValueError, KeyError or TypeError for an entry that makes no sense."""
     dtype, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
     begin, end = entry["data_offsets"]
     if min(begin, *shape, 0) < 0 or begin > end:
         raise ValueError(f"{name} lies at {begin} to {end} with shape {list(shape)}")
-    if start + end > len(mapping):
-        raise ValueError(
-            f"it is cut off in {name}, {start + end - len(mapping)} bytes before its end"
-        )
+    if start + end > size:
+        raise ValueError(f"it is cut off in {name}, {start + end - size} bytes before its end")
     if dtype in _DTYPES and end - begin != math.prod(shape) * _DTYPES[dtype].itemsize:
         raise ValueError(f"{name} of shape {list(shape)} in {dtype} has {end - begin} bytes")
-    return StoredTensor(path, name, dtype, shape, start + begin, mapping)
+    return StoredTensor(path, name, dtype, shape, start + begin)

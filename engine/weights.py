@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from engine.products import ExpertProducts
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
@@ -22,15 +24,13 @@ class AttentionWeights:
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """One layer's experts: `router` [E, D], `gate_up` [E, D, 2I] with the gate in the first half
-    of the last dimension, `down` [E, I, D]."""
+    """One layer's experts: `router` [E, D], `gate_up` from D to 2I with the gate in the first half,
+    `down` from I to D."""
 
     router: Tensor
     router_bias: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor
-    down: Tensor
-    down_bias: Tensor
+    gate_up: ExpertProducts
+    down: ExpertProducts
 
 
 @dataclass(frozen=True, slots=True)

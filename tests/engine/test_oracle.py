@@ -178,12 +178,12 @@ def test_bf16_stays_close(checkpoint: Path, oracle: Oracle) -> None:
     assert largest_difference(found, expected) < 0.1 * expected.std().item()
 
 
-@pytest.mark.parametrize("packed_numbers", [0, head.PACKED_NUMBERS])
+@pytest.mark.parametrize("pack", [False, True])
 def test_refined_logits(
-    mxfp4_checkpoint: Path, packed_numbers: int, monkeypatch: pytest.MonkeyPatch
+    mxfp4_checkpoint: Path, pack: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The highest logits are exact, the others as near as bf16 has them."""
-    monkeypatch.setattr(head, "PACKED_NUMBERS", packed_numbers)
+    monkeypatch.setattr(head, "PACK", pack)
     prompt = tokens(30)
     expected = load_oracle(mxfp4_checkpoint)(prompt)[-1:]
     model = load_model(mxfp4_checkpoint, make_head=RefinedHead)

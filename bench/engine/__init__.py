@@ -1,0 +1,1 @@
+"""The engine against others on the same checkpoint: `python -m bench.engine`."""
