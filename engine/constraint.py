@@ -1,9 +1,10 @@
 """What a turn may say next, where its request wants JSON, a grammar or a call.
 
-`TurnConstraint` follows a turn token by token, as far as it has to: where messages open, what they
-are, and where they end. A grammar is applied to the text of the final message and to the arguments
-of calls, never to what the model thinks. All else is left to the model, but for the special tokens
-with which a turn would end without what was asked for.
+`TurnConstraint` follows a turn token by token: where messages open, what they are, and where they
+end. A grammar is applied to the text of the final message and to the arguments of calls, never to
+what the model thinks. Headers are written as gpt-oss writes them well: in one that is malformed, a
+worker would read an answer or a call of which nothing is known here. All other text is the model's,
+but for the special tokens that would break a message off or end the turn without what was asked for.
 
     header --<|message|>--> body --<|end|>--> between --<|start|>--> role --assistant--> header
     body --<|return|>, <|call|>--> over
@@ -21,7 +22,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
-from ipc.grammars import GrammarError, grammar_text, opening_text
+from ipc.grammars import HEADER, LIMITS, GrammarError, grammar_text, opening_text
 from ipc.messages import Constraint
 from ipc.vocabulary import (
     CALL,
@@ -97,7 +98,7 @@ def _bytes_of() -> list[bytes]:
 
 @lru_cache(CACHED_GRAMMARS)
 def _compiled(text: str) -> LLMatcher:
-    matcher = LLMatcher(_tokenizer(), text, log_level=0)
+    matcher = LLMatcher(_tokenizer(), text, log_level=0, limits=LIMITS)
     if matcher.is_error():
         raise GrammarError(matcher.get_error().splitlines()[0])
     return matcher
@@ -105,12 +106,13 @@ def _compiled(text: str) -> LLMatcher:
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """Matchers that have read nothing, to be copied. `openings` are those of a turn that must
-    call, before and after it has reasoned."""
+    """Matchers that have read nothing, to be copied. `openings` are those of messages before and
+    after the turn has reasoned; with `must_call` they are of whole calls."""
 
     final: LLMatcher | None
     calls: dict[bytes, LLMatcher]
-    openings: tuple[LLMatcher, LLMatcher] | None
+    openings: tuple[LLMatcher, LLMatcher]
+    must_call: bool
 
 
 def compile_constraint(constraint: Constraint) -> CompiledConstraint:
@@ -121,7 +123,8 @@ def compile_constraint(constraint: Constraint) -> CompiledConstraint:
         calls={name.encode(): _compiled(grammar_text(g)) for name, g in calls.items()},
         openings=(_compiled(opening_text(calls, True)), _compiled(opening_text(calls, False)))
         if constraint.must_call
-        else None,
+        else (_compiled(HEADER), _compiled(HEADER)),
+        must_call=constraint.must_call,
     )
 
 
@@ -148,11 +151,11 @@ class TurnConstraint:
     @property
     def _binding(self) -> bool:
         """Whether the turn has to end in a certain way, and not only its calls in theirs."""
-        return self._compiled.final is not None or self._compiled.openings is not None
+        return self._compiled.final is not None or self._compiled.must_call
 
     def accept(self, token: int) -> None:
         """Follow the turn by a token. Raises ConstraintError."""
-        if self._matcher is not None and not (token == self._ending and token == CALL):
+        if self._matcher is not None:
             self._consume(self._matcher, token)
         match self._place:
             case _Place.HEADER if token == MESSAGE:
@@ -170,23 +173,23 @@ class TurnConstraint:
                 self._header = [token]
 
     def fill(self, mask: Mask) -> None:
-        """Write which tokens are possible next. Changes nothing here."""
+        """Write which tokens are possible next. Changes nothing here. Raises ConstraintError."""
         if self._matcher is not None:
             self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            if self._matcher.is_error():
+                # Its mask is the end of the message, as if what was said were whole.
+                raise _failed(self._matcher)
             if self._place is _Place.BODY and self._ending == CALL and _has(mask, RETURN):
                 _forbid(mask, [RETURN])
                 _allow(mask, [CALL])
             return
         mask.fill(np.iinfo(np.uint32).max)
-        if self._binding:
-            self._restrict(mask)
+        self._restrict(mask)
 
     def _restrict(self, mask: Mask) -> None:
         match self._place:
-            case _Place.HEADER if not self._in_channel:
-                _only(mask, [CHANNEL])
-            case _Place.HEADER:
-                _forbid(mask, [token for token in _MARKUP if token != MESSAGE])
+            case _Place.BODY if not self._binding:
+                _forbid(mask, [START, CHANNEL, MESSAGE])
             case _Place.BODY if _RECIPIENT.search(self._header_bytes):
                 _forbid(mask, [ENDOFTEXT, RETURN, START, CHANNEL, MESSAGE])
             case _Place.BODY:
@@ -197,10 +200,6 @@ class TurnConstraint:
                 _only(mask, [_assistant()])
 
     @property
-    def _in_channel(self) -> bool:
-        return CHANNEL in self._header
-
-    @property
     def _header_bytes(self) -> bytes:
         known = _bytes_of()
         return b"".join(known[t] if t < len(known) else b" " for t in self._header)
@@ -208,40 +207,44 @@ class TurnConstraint:
     def _open(self) -> None:
         """A message may begin."""
         self._place, self._header, self._ending = _Place.HEADER, [], RETURN
-        if self._compiled.openings is not None:
-            self._matcher = self._compiled.openings[self._reasoned].deep_copy()
+        self._matcher = self._compiled.openings[self._reasoned].deep_copy()
 
     def _begin_body(self) -> None:
         self._place = _Place.BODY
         header = self._header_bytes
         recipient = _RECIPIENT.search(header)
-        if self._compiled.openings is not None:
+        if self._compiled.must_call:
             if recipient is None:
                 self._reasoned, self._matcher = True, None
             return
+        self._matcher = None
         if recipient is not None:
             self._begin(self._compiled.calls.get(recipient[1]), CALL)
-        elif self._channel == b"final" or not self._in_channel:
+        elif b"final" in header.split():
             self._begin(self._compiled.final, RETURN)
 
     def _begin(self, prototype: LLMatcher | None, ending: int) -> None:
         if prototype is not None:
             self._matcher, self._ending = prototype.deep_copy(), ending
 
-    @property
-    def _channel(self) -> bytes:
-        """The first word after <|channel|>."""
-        if not self._in_channel:
-            return b""
-        place = len(self._header) - 1 - self._header[::-1].index(CHANNEL)
-        known = _bytes_of()
-        after = self._header[place + 1 :]
-        words = b"".join(known[t] if t < len(known) else b" " for t in after).split()
-        return words[0] if words else b""
-
     def _consume(self, matcher: LLMatcher, token: int) -> None:
+        if self._place is _Place.BODY and self._ending == CALL and token in (CALL, RETURN):
+            # The grammar knows one end of a message, <|return|>.
+            token = {CALL: RETURN, RETURN: CALL}[token]
         if not matcher.consume_token(token):
-            raise ConstraintError(f"token {token} is against the grammar: {matcher.get_error()}")
+            raise ConstraintError(f"token {token} is against the grammar: {_reason(matcher)}")
+
+
+def _failed(matcher: LLMatcher) -> ConstraintError:
+    """What to raise for a matcher that has come to a limit. As copies share what they have come
+    to know of their grammar, none that is compiled is used again."""
+    _compiled.cache_clear()
+    return ConstraintError(f"the grammar cannot be followed: {_reason(matcher)}")
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """The first line: what follows is the output itself, which is not for the log."""
+    return matcher.get_error().partition("\n")[0]
 
 
 def allowed_tokens(

@@ -5,9 +5,12 @@ anything is said; the engine compiles them.
 """
 
 import json
+import math
 import re
+from collections.abc import Iterator
+from decimal import Decimal
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 
 from ipc.messages import Constraint, Grammar
 
@@ -16,6 +19,26 @@ MAX_GRAMMAR_BYTES = 256 * 1024
 
 WHITESPACE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 """JSON is written on one line: where any whitespace may follow, a model can write it for ever."""
+
+LIMITS = LLParserLimits(max_grammar_size=20_000)
+"""What is larger is a product of alternatives: a schema of 2 KB can take a second to compile and
+0.1 s a mask. 64 KB of nested objects and 10,000 enum values are far smaller (measured)."""
+
+MAX_REMAINDERS = 10_000
+"""Of all `multipleOf`s: an automaton has a state for each remainder, and none of llguidance's
+limits bounds that. 10,000 take 21 ms and 15 MB, a million 4 s and 1 GB (measured)."""
+
+HEADER = LLMatcher.grammar_from_lark(
+    r"""start: <|channel|> ("analysis" | "commentary" | commented | answer) <|message|>
+commented: /commentary to=functions\.[a-zA-Z0-9_-]{1,64}/ (" " format)?
+answer: "final" (" "? format)?
+format: <|constrain|> "json"
+"""
+)
+"""A header from <|channel|> to <|message|>, in the forms in which gpt-oss writes it."""
+
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+"""Members of a schema that hold JSON, and no schemas."""
 
 _NAME = re.compile(r"[^\s<>|\"\\]+")
 
@@ -64,7 +87,7 @@ def opening_text(calls: dict[str, Grammar], reasoning: bool) -> str:
 def check_constraint(constraint: Constraint) -> None:
     """Raise GrammarError, which says what is wrong, if a constraint cannot be compiled."""
     for text in constraint_texts(constraint):
-        complaint = LLMatcher.validate_grammar(text)
+        complaint = LLMatcher.validate_grammar(text, limits=LIMITS)
         if complaint:
             raise GrammarError(complaint.splitlines()[0])
 
@@ -84,7 +107,41 @@ def _schema(grammar: Grammar) -> str:
     schema = json.loads(grammar.text)
     if not isinstance(schema, dict):
         raise ValueError("a JSON schema must be an object")
+    _check_remainders(schema)
     return json.dumps(schema | {"x-guidance": WHITESPACE})
+
+
+def _check_remainders(schema: dict[str, object]) -> None:
+    """Raise ValueError if the `multipleOf`s of a schema need too many states."""
+    multiples = {_numerator(value) for value in _members(schema, "multipleOf")}
+    states = sum(multiples)
+    if any(any(_members(schema, key)) for key in ("allOf", "anyOf", "oneOf", "$ref")):
+        # They may hold for one number at once.
+        states = max(states, math.lcm(*multiples))
+    if states > MAX_REMAINDERS:
+        raise ValueError(f"its multipleOf is too fine or too large: {MAX_REMAINDERS} at most")
+
+
+def _numerator(multiple: object) -> int:
+    """How many remainders there are: 99.99991 has 9,999,991. Others than numbers have none."""
+    if isinstance(multiple, bool) or not isinstance(multiple, int | float) or multiple <= 0:
+        return 1
+    if not math.isfinite(multiple) or multiple > MAX_REMAINDERS:
+        return MAX_REMAINDERS + 1
+    return int("".join(map(str, Decimal(str(multiple)).as_tuple().digits)))
+
+
+def _members(schema: object, key: str) -> Iterator[object]:
+    """The values of a keyword, wherever in a schema."""
+    rest = [schema]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, list):
+            rest += node
+        elif isinstance(node, dict):
+            if key in node:
+                yield node[key]
+            rest += [child for name, child in node.items() if name not in _VALUES]
 
 
 def _nested(grammar: Grammar) -> str:

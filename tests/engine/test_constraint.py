@@ -24,6 +24,9 @@ from engine.sampler import Draw, sample
 from ipc.grammars import MAX_GRAMMAR_BYTES, GrammarError, check_constraint
 from ipc.messages import Constraint, EngineInfo, Grammar, Sampling, Tokens
 from ipc.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, SIZE, START, install_vocabulary
+from postproc_workers.harmony import HarmonyStream
+from postproc_workers.headers import Header, Kind
+from postproc_workers.tokens import token_table, unescape
 from tests.engine.builders import OWNER, make_request, make_scheduler
 from tests.engine.test_core import RuleRunner, errors_of, run
 
@@ -253,6 +256,169 @@ def test_a_schema_does_not_break_out_of_its_rule() -> None:
     schema = '{"enum": ["a\\n}\\nstart: /.*/"]}'
     constraint = Constraint(calls={"f": Grammar("json_schema", schema)}, must_call=True)
     assert text_of(allowed_after(constraint, CALL_F + '"a')) == {"\\", "\\n", "\\u"}
+
+
+BROKEN = Grammar("json_schema", '{"$ref": "#"}')
+"""llguidance compiles it and fails at its first mask."""
+FREE = Constraint(final=JSON, calls={"f": JSON})
+FINAL_HEADER = "<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("constraint", "opening"),
+    [
+        (Constraint(final=BROKEN), FINAL_HEADER),
+        (Constraint(calls={"f": BROKEN}), CALL_F),
+        (Constraint(calls={"f": BROKEN}, must_call=True), CALL_F),
+    ],
+)
+def test_a_matcher_that_fails_ends_no_message(constraint: Constraint, opening: str) -> None:
+    """It offers the end of the message, and then nobody sees that the text is not whole."""
+    turn = TurnConstraint(compile_constraint(constraint))
+    for token in encode(opening):
+        turn.accept(token)
+    with pytest.raises(ConstraintError):
+        allowed_tokens([turn], SIZE)
+
+
+def test_a_matcher_that_has_failed_is_not_used_again() -> None:
+    before = compile_constraint(Constraint(final=BROKEN)).final
+    turn = TurnConstraint(compile_constraint(Constraint(final=BROKEN)))
+    for token in encode(FINAL_HEADER):
+        turn.accept(token)
+    with pytest.raises(ConstraintError):
+        allowed_tokens([turn], SIZE)
+    assert compile_constraint(Constraint(final=BROKEN)).final is not before
+
+
+def test_a_call_does_not_end_before_its_arguments() -> None:
+    turn = TurnConstraint(compile_constraint(STRICT))
+    for token in encode(CALL_F + '{"x":'):
+        turn.accept(token)
+    with pytest.raises(ConstraintError):
+        turn.accept(CALL)
+
+
+class Said:
+    """What a client gets of a turn: the kind, name and text of each message."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[Header, list[bytes]]] = []
+
+    def begin(self, header: Header) -> None:
+        self.messages.append((header, []))
+
+    def text(self, escaped: bytes) -> None:
+        self.messages[-1][1].append(escaped)
+
+    def end(self, tokens: int, complete: bool) -> None:
+        pass
+
+
+def said_by(tokens: list[int]) -> list[tuple[Header, str]]:
+    """What the worker's parser makes of a turn that the model has ended."""
+    said = Said()
+    stream = HarmonyStream(said, token_table(), ("f",))
+    stream.feed(tokens)
+    stream.finish(cut=False)
+    return [(header, unescape(b"".join(text))) for header, text in said.messages]
+
+
+@pytest.mark.parametrize("constraint", [FINAL, STRICT, FREE, MUST])
+@pytest.mark.parametrize("header", ["<|channel|><|message|>", "<|channel|>finally<|message|>",
+    "<|channel|>answer<|message|>", "<|message|>", "Hello", " to=f<|channel|>commentary<|message|>",
+    "<|channel|>commentary to=f<|message|>", "<|channel|>analysis<|message|>{<|channel|>",
+    "<|channel|>analysis<|message|>{<|start|>", "<|channel|>analysis<|message|>Hm<|end|><|channel|>"])  # fmt: skip
+def test_no_message_opens_that_worker_and_engine_read_apart(
+    constraint: Constraint, header: str
+) -> None:
+    with pytest.raises(AssertionError, match="is not possible"):
+        allowed_after(constraint, header)
+
+
+MARKUP = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>",
+    "<|constrain|>", "assistant", "analysis", "commentary", "final", " to=functions.f", " to=f",
+    "json", " ", "Hello", '{"x":1}', "{", "}", "answer", "user", ANALYSIS, CALL_F,
+    FINAL_HEADER]  # fmt: skip
+
+LAST_WORDS = [':"x":1}', "<|message|>", "<|end|>", "<|return|>", "<|start|>", "assistant",
+    FINAL_HEADER, '{"x":1}', "<|return|>", "<|call|>"]  # fmt: skip
+"""They end any turn, as each is left out where it is not possible."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    constraint=st.sampled_from([FINAL, STRICT, FREE]),
+    pieces=st.lists(st.sampled_from(MARKUP), min_size=4, max_size=24),
+)
+def test_what_the_worker_reads_is_what_was_constrained(
+    constraint: Constraint, pieces: list[str]
+) -> None:
+    """Pieces of markup, as far as they are possible; the worker's parser is the judge."""
+    turn, tokens = TurnConstraint(compile_constraint(constraint)), list[int]()
+    for token in (token for piece in [*pieces, *LAST_WORDS] for token in encode(piece)):
+        allowed = allowed_tokens([turn], SIZE)
+        if allowed is not None and not allowed[0, token]:
+            only = np.flatnonzero(allowed[0])
+            if len(only) != 1:
+                continue
+            token = int(only[0])
+        turn.accept(token)
+        tokens.append(token)
+        if token in (RETURN, CALL):
+            break
+    assert tokens[-1] in (RETURN, CALL), ENCODING.decode(tokens)
+    for header, text in said_by(tokens):
+        if (header.kind is Kind.ANSWER and constraint.final) or (
+            header.kind is Kind.CALL and header.name in constraint.calls
+        ):
+            assert is_number(json.loads(text)), ENCODING.decode(tokens)
+
+
+def huge_product(size: int) -> dict[str, object]:
+    """A schema of some 2 KB that means 4 ** size alternatives."""
+    patterns = [[f"^[a-z]{{{j + 1}}}x{i}$" for j in range(4)] for i in range(size)]
+    return {
+        "allOf": [
+            {"anyOf": [{"type": "object", "properties": {f"p{i}_{j}": {"type": "string", "pattern": pattern}}}
+                       for j, pattern in enumerate(row)]}
+            for i, row in enumerate(patterns)
+        ]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 999_983},
+        {"type": "number", "multipleOf": 99.99991},
+        {"allOf": [{"type": "integer", "multipleOf": n} for n in (997, 991)]},
+        {"properties": {f"p{n}": {"type": "integer", "multipleOf": n} for n in range(900, 999)}},
+        huge_product(5),
+    ],
+    ids=["multiple", "decimal", "both", "many", "product"],
+)
+def test_what_would_take_seconds_is_refused_before_it_is_compiled(schema: object) -> None:
+    constraint = Constraint(final=Grammar("json_schema", json.dumps(schema)))
+    with pytest.raises(GrammarError):
+        check_constraint(constraint)
+    with pytest.raises(GrammarError):
+        compile_constraint(constraint)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 1000},
+        {"properties": {"price": {"type": "number", "multipleOf": 0.01}}},
+        {"enum": [{"multipleOf": 999_983}]},
+        {"properties": {"multipleOf": {"type": "integer"}}},
+    ],
+)
+def test_usual_multiples_can_be_compiled(schema: object) -> None:
+    constraint = Constraint(final=Grammar("json_schema", json.dumps(schema)))
+    check_constraint(constraint)
+    compile_constraint(constraint)
 
 
 # --- in the core ---------------------------------------------------------------------------------
