@@ -1,13 +1,13 @@
 """What a turn may say next, where its request wants JSON, a grammar or a call.
 
 `TurnConstraint` follows a turn token by token: where messages open, what they are, and where they
-end. A grammar is applied to the text of the final message and to the arguments of calls, never to
-what the model thinks. Headers are written as gpt-oss writes them well: in one that is malformed, a
-worker would read an answer or a call of which nothing is known here. All other text is the model's,
-but for the special tokens that would break a message off or end the turn without what was asked for.
+end. Headers are written as gpt-oss writes them well: in one that is malformed, a worker would read
+an answer or a call of which nothing is known here. A grammar is applied to the text of the final
+message and to the arguments of calls. All other text is the model's, but for the special tokens
+that would break a message off or end the turn without what was asked for.
 
     header --<|message|>--> body --<|end|>--> between --<|start|>--> role --assistant--> header
-    body --<|return|>, <|call|>--> over
+    body, between --<|return|>, <|call|>, <|endoftext|>--> over
 """
 
 import re
@@ -22,8 +22,8 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
-from ipc.grammars import HEADER, LIMITS, GrammarError, grammar_text, opening_text
-from ipc.messages import Constraint
+from ipc.grammars import LIMITS, GrammarError, error_of, grammar_text, header_text
+from ipc.messages import Constraint, Grammar
 from ipc.vocabulary import (
     CALL,
     CHANNEL,
@@ -49,8 +49,8 @@ _SPECIAL_NAMES = {
     MESSAGE: "<|message|>",
     CALL: "<|call|>",
 }
-_MARKUP = (ENDOFTEXT, RETURN, CHANNEL, START, END, MESSAGE, CALL)
-_RECIPIENT = re.compile(rb"to=functions\.([^\s<]+)")
+_ENDS = (RETURN, CALL, ENDOFTEXT)
+_RECIPIENT = re.compile(rb" to=functions\.(\S+)")
 CACHED_GRAMMARS = 256
 
 Mask = NDArray[np.uint32]
@@ -100,32 +100,38 @@ def _bytes_of() -> list[bytes]:
 def _compiled(text: str) -> LLMatcher:
     matcher = LLMatcher(_tokenizer(), text, log_level=0, limits=LIMITS)
     if matcher.is_error():
-        raise GrammarError(matcher.get_error().splitlines()[0])
+        raise GrammarError(error_of(matcher))
     return matcher
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """Matchers that have read nothing, to be copied. `openings` are those of messages before and
-    after the turn has reasoned; with `must_call` they are of whole calls."""
+    """Matchers that have read nothing, to be copied; None where a text is free. `headers` are for
+    messages before and after the turn has reasoned."""
 
+    headers: tuple[LLMatcher, LLMatcher]
     final: LLMatcher | None
-    calls: dict[bytes, LLMatcher]
-    openings: tuple[LLMatcher, LLMatcher]
+    calls: dict[bytes, LLMatcher | None]
     must_call: bool
 
 
 def compile_constraint(constraint: Constraint) -> CompiledConstraint:
     """Compile what is not cached, which can take milliseconds. Raises GrammarError."""
-    final, calls = constraint.final, constraint.calls
-    return CompiledConstraint(
-        final=None if final is None else _compiled(grammar_text(final)),
-        calls={name.encode(): _compiled(grammar_text(g)) for name, g in calls.items()},
-        openings=(_compiled(opening_text(calls, True)), _compiled(opening_text(calls, False)))
-        if constraint.must_call
-        else (_compiled(HEADER), _compiled(HEADER)),
-        must_call=constraint.must_call,
+    calls, must_call = constraint.calls, constraint.must_call
+    first, later = (
+        _compiled(header_text(calls, must_call=must_call, reasoned=reasoned))
+        for reasoned in (False, True)
     )
+    return CompiledConstraint(
+        headers=(first, later),
+        final=_compiled_grammar(constraint.final),
+        calls={name.encode(): _compiled_grammar(grammar) for name, grammar in calls.items()},
+        must_call=must_call,
+    )
+
+
+def _compiled_grammar(grammar: Grammar | None) -> LLMatcher | None:
+    return None if grammar is None else _compiled(grammar_text(grammar))
 
 
 class _Place(Enum):
@@ -137,21 +143,16 @@ class _Place(Enum):
 
 
 class TurnConstraint:
-    """One turn, from the prompt's `<|start|>assistant` on."""
+    """One turn, from the prompt's `<|start|>assistant` on.
+
+    `_matcher` is what a header or a text must match, None where it is free; `_recipient` is the
+    function that the message calls.
+    """
 
     def __init__(self, compiled: CompiledConstraint) -> None:
         self._compiled = compiled
-        self._place = _Place.HEADER
-        self._header: list[int] = []
         self._reasoned = False
-        self._ending = RETURN
-        self._matcher: LLMatcher | None = None
         self._open()
-
-    @property
-    def _binding(self) -> bool:
-        """Whether the turn has to end in a certain way, and not only its calls in theirs."""
-        return self._compiled.final is not None or self._compiled.must_call
 
     def accept(self, token: int) -> None:
         """Follow the turn by a token. Raises ConstraintError."""
@@ -162,89 +163,83 @@ class TurnConstraint:
                 self._begin_body()
             case _Place.HEADER:
                 self._header.append(token)
-            case _Place.BODY if token in (RETURN, CALL):
+            case _Place.BODY | _Place.BETWEEN if token in _ENDS:
                 self._place, self._matcher = _Place.OVER, None
-            case _Place.BODY if token == END and self._matcher is None:
+            case _Place.BODY if token == END:
                 self._place = _Place.BETWEEN
-            case _Place.BETWEEN if token == START:
+            case _Place.BETWEEN:
                 self._place = _Place.ROLE
             case _Place.ROLE:
                 self._open()
-                self._header = [token]
 
     def fill(self, mask: Mask) -> None:
-        """Write which tokens are possible next. Changes nothing here. Raises ConstraintError."""
-        if self._matcher is not None:
-            self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-            if self._matcher.is_error():
-                # Its mask is the end of the message, as if what was said were whole.
-                raise _failed(self._matcher)
-            if self._place is _Place.BODY and self._ending == CALL and _has(mask, RETURN):
-                _forbid(mask, [RETURN])
-                _allow(mask, [CALL])
+        """Write which tokens are possible next. Changes nothing here. Raises GrammarError."""
+        if self._matcher is None:
+            self._fill_freely(mask)
             return
-        mask.fill(np.iinfo(np.uint32).max)
-        self._restrict(mask)
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            # Its mask is the end of the message, as if what was said were whole.
+            raise _failed(self._matcher)
+        if self._calling and _has(mask, RETURN):
+            _forbid(mask, [RETURN])
+            _allow(mask, [CALL])
 
-    def _restrict(self, mask: Mask) -> None:
+    def _fill_freely(self, mask: Mask) -> None:
+        binding = self._compiled.final is not None or self._compiled.must_call
         match self._place:
-            case _Place.BODY if not self._binding:
-                _forbid(mask, [START, CHANNEL, MESSAGE])
-            case _Place.BODY if _RECIPIENT.search(self._header_bytes):
-                _forbid(mask, [ENDOFTEXT, RETURN, START, CHANNEL, MESSAGE])
             case _Place.BODY:
-                _forbid(mask, [token for token in _MARKUP if token != END])
+                mask.fill(np.iinfo(np.uint32).max)
+                _forbid(mask, [START, CHANNEL, MESSAGE])
+                if binding:
+                    _forbid(mask, [RETURN, ENDOFTEXT] if self._calling else _ENDS)
             case _Place.BETWEEN:
-                _only(mask, [START])
+                _only(mask, [START] if binding else [START, RETURN])
             case _Place.ROLE:
                 _only(mask, [_assistant()])
+            case _:
+                # A worker reads on after a call, and would take what comes for more messages.
+                _only(mask, [ENDOFTEXT])
 
     @property
-    def _header_bytes(self) -> bytes:
-        known = _bytes_of()
-        return b"".join(known[t] if t < len(known) else b" " for t in self._header)
+    def _calling(self) -> bool:
+        """Whether the text is a call's arguments."""
+        return self._place is _Place.BODY and self._recipient is not None
 
     def _open(self) -> None:
         """A message may begin."""
-        self._place, self._header, self._ending = _Place.HEADER, [], RETURN
-        self._matcher = self._compiled.openings[self._reasoned].deep_copy()
+        self._place = _Place.HEADER
+        self._header: list[int] = []
+        self._recipient: bytes | None = None
+        self._matcher: LLMatcher | None = self._compiled.headers[self._reasoned].deep_copy()
 
     def _begin_body(self) -> None:
         self._place = _Place.BODY
-        header = self._header_bytes
-        recipient = _RECIPIENT.search(header)
-        if self._compiled.must_call:
-            if recipient is None:
-                self._reasoned, self._matcher = True, None
-            return
-        self._matcher = None
-        if recipient is not None:
-            self._begin(self._compiled.calls.get(recipient[1]), CALL)
-        elif b"final" in header.split():
-            self._begin(self._compiled.final, RETURN)
-
-    def _begin(self, prototype: LLMatcher | None, ending: int) -> None:
-        if prototype is not None:
-            self._matcher, self._ending = prototype.deep_copy(), ending
+        known = _bytes_of()
+        header = b"".join(known[t] if t < len(known) else b" " for t in self._header)
+        prototype = None
+        if called := _RECIPIENT.search(header):
+            self._recipient = called[1]
+            prototype = self._compiled.calls[called[1]]
+        elif header.lstrip().startswith(b"final"):
+            prototype = self._compiled.final
+        else:
+            self._reasoned = True
+        self._matcher = None if prototype is None else prototype.deep_copy()
 
     def _consume(self, matcher: LLMatcher, token: int) -> None:
-        if self._place is _Place.BODY and self._ending == CALL and token in (CALL, RETURN):
+        if self._calling and token in (CALL, RETURN):
             # The grammar knows one end of a message, <|return|>.
             token = {CALL: RETURN, RETURN: CALL}[token]
         if not matcher.consume_token(token):
-            raise ConstraintError(f"token {token} is against the grammar: {_reason(matcher)}")
+            raise ConstraintError(f"token {token} is against the grammar: {error_of(matcher)}")
 
 
-def _failed(matcher: LLMatcher) -> ConstraintError:
+def _failed(matcher: LLMatcher) -> GrammarError:
     """What to raise for a matcher that has come to a limit. As copies share what they have come
     to know of their grammar, none that is compiled is used again."""
     _compiled.cache_clear()
-    return ConstraintError(f"the grammar cannot be followed: {_reason(matcher)}")
-
-
-def _reason(matcher: LLMatcher) -> str:
-    """The first line: what follows is the output itself, which is not for the log."""
-    return matcher.get_error().partition("\n")[0]
+    return GrammarError(f"the grammar cannot be followed: {error_of(matcher)}")
 
 
 def allowed_tokens(

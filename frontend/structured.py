@@ -54,23 +54,28 @@ async def constraint_of(wanted: Wanted) -> Constraint | None:
         final = _grammar(wanted.format.schema)
         await _check(final, wanted.format.param)
     forced = _forced(wanted)
-    calls: dict[str, Grammar] = {}
+    calls: dict[str, Grammar | None] = {}
     for function in wanted.functions if forced is None else forced:
-        definition = function.definition
-        if forced is None and not definition.strict:
-            continue
-        grammar = _grammar(definition.parameters)
-        try:
-            await _check(grammar, function.param)
-        except InvalidRequestError as error:
-            if definition.strict:
-                raise
-            _logger.warning("any object is taken for %s: %s", definition.name, error)
-            grammar = ANY_OBJECT
-        calls[definition.name] = grammar
-    if final is None and not calls:
+        calls[function.definition.name] = await _arguments(function, forced is not None)
+    if final is None and not any(calls.values()):
         return None
     return Constraint(final, calls, must_call=forced is not None)
+
+
+async def _arguments(function: OfferedFunction, forced: bool) -> Grammar | None:
+    """The grammar of a function's arguments; None if they are free."""
+    strict = function.definition.strict
+    if not strict and not forced:
+        return None
+    grammar = _grammar(function.definition.parameters)
+    try:
+        await _check(grammar, function.param)
+    except InvalidRequestError as error:
+        if strict:
+            raise
+        _logger.warning("any object is taken for %s: %s", function.definition.name, error)
+        return ANY_OBJECT
+    return grammar
 
 
 def _forced(wanted: Wanted) -> Sequence[OfferedFunction] | None:
