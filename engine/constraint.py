@@ -7,7 +7,7 @@ message and to the arguments of calls. All other text is the model's, but for th
 that would break a message off or end the turn without what was asked for.
 
     header --<|message|>--> body --<|end|>--> between --<|start|>--> role --assistant--> header
-    body, between --<|return|>, <|call|>, <|endoftext|>--> over
+    body --<|return|>, <|call|>--> over
 """
 
 import re
@@ -30,6 +30,7 @@ from ipc.vocabulary import (
     CONSTRAIN,
     END,
     ENDOFTEXT,
+    FIRST_SPECIAL,
     MESSAGE,
     RETURN,
     SIZE,
@@ -49,7 +50,6 @@ _SPECIAL_NAMES = {
     MESSAGE: "<|message|>",
     CALL: "<|call|>",
 }
-_ENDS = (RETURN, CALL, ENDOFTEXT)
 _RECIPIENT = re.compile(rb" to=functions\.(\S+)")
 CACHED_GRAMMARS = 256
 
@@ -89,6 +89,14 @@ def _tokenizer() -> LLTokenizer:
 @cache
 def _assistant() -> int:
     return token_bytes().index(b"assistant")
+
+
+@cache
+def _ordinary() -> Mask:
+    """All tokens but the special ones: a text that has these is mended, or broken off."""
+    mask = np.zeros(WORDS, dtype=np.uint32)
+    _allow(mask, range(FIRST_SPECIAL))
+    return mask
 
 
 @cache
@@ -145,14 +153,17 @@ class _Place(Enum):
 class TurnConstraint:
     """One turn, from the prompt's `<|start|>assistant` on.
 
-    `_matcher` is what a header or a text must match, None where it is free; `_recipient` is the
-    function that the message calls.
+    `_matcher` is what a header or a text must match, None where it is free; `_ends` are the tokens
+    that end a free text.
     """
 
     def __init__(self, compiled: CompiledConstraint) -> None:
         self._compiled = compiled
+        self._place = _Place.HEADER
+        self._header: list[int] = []
+        self._ends: tuple[int, ...] = ()
         self._reasoned = False
-        self._open()
+        self._matcher: LLMatcher | None = compiled.headers[False].deep_copy()
 
     def accept(self, token: int) -> None:
         """Follow the turn by a token. Raises ConstraintError."""
@@ -163,7 +174,7 @@ class TurnConstraint:
                 self._begin_body()
             case _Place.HEADER:
                 self._header.append(token)
-            case _Place.BODY | _Place.BETWEEN if token in _ENDS:
+            case _Place.BODY if token in (RETURN, CALL):
                 self._place, self._matcher = _Place.OVER, None
             case _Place.BODY if token == END:
                 self._place = _Place.BETWEEN
@@ -181,37 +192,27 @@ class TurnConstraint:
         if self._matcher.is_error():
             # Its mask is the end of the message, as if what was said were whole.
             raise _failed(self._matcher)
-        if self._calling and _has(mask, RETURN):
+        if CALL in self._ends and _has(mask, RETURN):
             _forbid(mask, [RETURN])
             _allow(mask, [CALL])
 
     def _fill_freely(self, mask: Mask) -> None:
-        binding = self._compiled.final is not None or self._compiled.must_call
         match self._place:
             case _Place.BODY:
-                mask.fill(np.iinfo(np.uint32).max)
-                _forbid(mask, [START, CHANNEL, MESSAGE])
-                if binding:
-                    _forbid(mask, [RETURN, ENDOFTEXT] if self._calling else _ENDS)
+                mask[:] = _ordinary()
+                _allow(mask, self._ends)
             case _Place.BETWEEN:
-                _only(mask, [START] if binding else [START, RETURN])
+                _only(mask, [START])
             case _Place.ROLE:
                 _only(mask, [_assistant()])
             case _:
                 # A worker reads on after a call, and would take what comes for more messages.
                 _only(mask, [ENDOFTEXT])
 
-    @property
-    def _calling(self) -> bool:
-        """Whether the text is a call's arguments."""
-        return self._place is _Place.BODY and self._recipient is not None
-
     def _open(self) -> None:
         """A message may begin."""
-        self._place = _Place.HEADER
-        self._header: list[int] = []
-        self._recipient: bytes | None = None
-        self._matcher: LLMatcher | None = self._compiled.headers[self._reasoned].deep_copy()
+        self._place, self._header, self._ends = _Place.HEADER, [], ()
+        self._matcher = self._compiled.headers[self._reasoned].deep_copy()
 
     def _begin_body(self) -> None:
         self._place = _Place.BODY
@@ -219,16 +220,17 @@ class TurnConstraint:
         header = b"".join(known[t] if t < len(known) else b" " for t in self._header)
         prototype = None
         if called := _RECIPIENT.search(header):
-            self._recipient = called[1]
-            prototype = self._compiled.calls[called[1]]
+            prototype, self._ends = self._compiled.calls[called[1]], (CALL, END)
         elif header.lstrip().startswith(b"final"):
-            prototype = self._compiled.final
+            prototype, self._ends = self._compiled.final, (RETURN,)
         else:
             self._reasoned = True
+            bound = self._compiled.final is not None or self._compiled.must_call
+            self._ends = (END,) if bound else (END, RETURN)
         self._matcher = None if prototype is None else prototype.deep_copy()
 
     def _consume(self, matcher: LLMatcher, token: int) -> None:
-        if self._calling and token in (CALL, RETURN):
+        if CALL in self._ends and token in (CALL, RETURN):
             # The grammar knows one end of a message, <|return|>.
             token = {CALL: RETURN, RETURN: CALL}[token]
         if not matcher.consume_token(token):

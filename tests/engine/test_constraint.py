@@ -23,7 +23,17 @@ from engine.core import ModelCore
 from engine.sampler import Draw, sample
 from ipc.grammars import MAX_GRAMMAR_BYTES, GrammarError, check_constraint
 from ipc.messages import Constraint, EngineInfo, Grammar, Sampling, Tokens
-from ipc.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, SIZE, START, install_vocabulary
+from ipc.vocabulary import (
+    CALL,
+    CHANNEL,
+    END,
+    ENDOFTEXT,
+    MESSAGE,
+    RETURN,
+    SIZE,
+    START,
+    install_vocabulary,
+)
 from postproc_workers.harmony import HarmonyStream
 from postproc_workers.headers import Header, Kind
 from postproc_workers.tokens import token_table, unescape
@@ -42,6 +52,7 @@ JSON = Grammar("json_schema", json.dumps(SCHEMA))
 WORD = Grammar("regex", "[a-z]{2}/[0-9]")
 LARK = Grammar("lark", 'start: "a" | "b" start')
 FINAL = Constraint(final=JSON)
+FREE = Constraint(final=JSON, calls={"f": JSON})
 STRICT = Constraint(calls={"f": JSON})
 MUST = Constraint(calls={"f": JSON, "g": WORD, "h": LARK}, must_call=True)
 ANALYSIS = "<|channel|>analysis<|message|>Hm, {<|end|><|start|>assistant"
@@ -83,7 +94,7 @@ def text_of(tokens: set[int] | None) -> set[str]:
         (MUST, ANALYSIS, {CHANNEL}),
         (MUST, "<|channel|>analysis", {MESSAGE}),
         (MUST, CALL_F + '{"x":12}', None),
-        (MUST, ANALYSIS + "<|channel|>commentary to=functions.g <|constrain|>", None),
+        (MUST, ANALYSIS + "<|channel|>commentary to=functions.g <|constrain|>json", {MESSAGE}),
         (MUST, "<|channel|>commentary to=functions.g <|constrain|>json<|message|>ab/7", {CALL}),
         (MUST, "<|channel|>commentary to=functions.h <|constrain|>json<|message|>ba", {CALL}),
     ],
@@ -96,16 +107,81 @@ def test_what_may_come_next(constraint: Constraint, text: str, only: set[int] | 
 
 
 @pytest.mark.parametrize(
-    ("constraint", "text"),
+    "text",
     [
-        (STRICT, ""),
-        (STRICT, "<|channel|>final<|message|>not {"),
-        (STRICT, CALL_F.replace(".f", ".other") + "{ no json"),
-        (STRICT, "<|channel|>commentary<|message|>I will call f."),
+        "<|channel|>final<|message|>not {",
+        CALL_F.replace(".f", ".other") + "{ no json",
+        "<|channel|>commentary<|message|>I will call f.",
+        "<|channel|>analysis<|message|>Hm",
     ],
 )
-def test_what_is_not_constrained(constraint: Constraint, text: str) -> None:
-    assert allowed_after(constraint, text) is None
+def test_other_texts_are_free_but_not_broken_off(text: str) -> None:
+    constraint = Constraint(calls={"f": JSON, "other": None})
+    allowed = allowed_after(constraint, text)
+    assert allowed is not None
+    assert set(range(SIZE)) - allowed == {START, CHANNEL, MESSAGE}
+
+
+def test_a_turn_that_need_not_end_in_a_certain_way_may_end_between_messages() -> None:
+    said = "<|channel|>final<|message|>Done.<|end|>"
+    assert allowed_after(STRICT, said) == {START, RETURN}
+
+
+HEADERS = [
+    "<|channel|>analysis",
+    "<|channel|>commentary",
+    "<|channel|>final",
+    "<|channel|>final <|constrain|>json",
+    "<|channel|>final<|constrain|>json",
+]
+CALL_HEADERS = [
+    "<|channel|>commentary to=functions.f <|constrain|>json",
+    "<|channel|>commentary to=functions.f<|constrain|>json",
+    "<|channel|>commentary to=functions.f json",
+    "<|channel|>commentary to=functions.f code",
+    "<|channel|>commentary to=functions.f",
+    "<|channel|>analysis to=functions.f code",
+    " to=functions.f<|channel|>commentary <|constrain|>json",
+    " to=functions.f<|channel|>commentary json",
+    " to=functions.f<|channel|>commentary",
+]
+
+
+@pytest.mark.parametrize("before", ["", ANALYSIS, ANALYSIS * 2,
+    "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant"])  # fmt: skip
+@pytest.mark.parametrize("header", HEADERS + CALL_HEADERS)
+def test_headers_as_gpt_oss_writes_them(before: str, header: str) -> None:
+    for constraint in (FREE, STRICT, Constraint(final=JSON, calls={"f": None})):
+        allowed = allowed_after(constraint, before + header)
+        assert allowed is not None
+        assert MESSAGE in allowed
+        assert allowed_after(constraint, before + header + "<|message|>")
+
+
+@pytest.mark.parametrize("header", CALL_HEADERS)
+def test_arguments_are_bound_however_the_call_opens(header: str) -> None:
+    for constraint in (FREE, STRICT):
+        allowed = allowed_after(constraint, header + '<|message|>{"x":4}')
+        assert allowed is not None
+        assert CALL in allowed
+        assert not {RETURN, END} & allowed
+
+
+def test_what_is_not_offered_is_not_called() -> None:
+    names = text_of(allowed_after(FREE, "<|channel|>commentary to=functions."))
+    assert names == {"f"}
+    with pytest.raises(AssertionError, match="is not possible"):
+        allowed_after(FINAL, CALL_F)
+
+
+@pytest.mark.parametrize("constraint", [FINAL, STRICT, MUST])
+def test_nothing_is_said_after_the_turn(constraint: Constraint) -> None:
+    """With `ignore_eos` a sequence goes on, and a worker reads on after a call."""
+    turn = CALL_F + '{"x":1}<|call|>'
+    if constraint.final is not None:
+        turn = '<|channel|>final<|message|>{"x":1}<|return|>'
+    assert allowed_after(constraint, turn) == {ENDOFTEXT}
+    assert allowed_after(constraint, turn + "<|endoftext|>") == {ENDOFTEXT}
 
 
 def test_an_analysis_is_free_but_does_not_end_the_turn() -> None:
@@ -121,7 +197,6 @@ def test_a_constrained_message_ends_only_where_its_grammar_accepts() -> None:
     for constraint, opening, ending, other in (
         (FINAL, "<|channel|>final<|message|>", RETURN, CALL),
         (STRICT, CALL_F, CALL, RETURN),
-        (STRICT, "<|channel|>commentary to=functions.f<|message|>", CALL, RETURN),
         (MUST, CALL_F, CALL, RETURN),
     ):
         open_end = allowed_after(constraint, opening + '{"x":')
@@ -236,6 +311,17 @@ def test_random_logits_write_what_is_asked_for(
         Constraint(final=Grammar("lark", "start: other")),
         Constraint(calls={"f": Grammar("json_schema", '{"type": "strange"}')}, must_call=True),
         Constraint(calls={'f" | "g': JSON}, must_call=True),
+        Constraint(calls={"f\n": JSON}),
+        Constraint(calls={"functions.f": JSON}),
+        Constraint(calls={"": None}, final=JSON),
+        Constraint(final=Grammar("json_schema", '{"$ref": "#"}')),
+        Constraint(
+            final=Grammar(
+                "json_schema",
+                '{"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}',
+            )
+        ),
+        Constraint(final=Grammar("json_schema", '{"items":' * 2000 + "{}" + "}" * 2000)),
         Constraint(final=Grammar("json_schema", '"' + "x" * MAX_GRAMMAR_BYTES + '"')),
     ],
 )
@@ -252,15 +338,35 @@ def test_what_can_be_compiled_passes_the_check(constraint: Constraint) -> None:
     compile_constraint(constraint)
 
 
-def test_a_schema_does_not_break_out_of_its_rule() -> None:
-    schema = '{"enum": ["a\\n}\\nstart: /.*/"]}'
+@pytest.mark.parametrize("must_call", [False, True])
+def test_a_grammar_does_not_break_out_of_its_place(must_call: bool) -> None:
+    for grammar, after, only in (
+        (Grammar("json_schema", '{"enum": ["a\\n}\\nstart: /.*/"]}'), '"a', {"\\", "\\n", "\\u"}),
+        (Grammar("json_schema", '{"title": "}\\nstart: /.*/", "const": 1}'), "", {"1"}),
+        (Grammar("regex", "a/\nstart: /b"), "", {"a", "a/"}),
+        (Grammar("lark", 'start: "a"\n}\nbody_call0: /.*/'), "", None),
+    ):
+        constraint = Constraint(calls={"f": grammar}, must_call=must_call)
+        if only is None:
+            with pytest.raises(GrammarError):
+                check_constraint(constraint)
+            continue
+        allowed = text_of(allowed_after(constraint, CALL_F + after))
+        assert allowed == only
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"), [("^a/b$", "a/b"), ("^[à-ü]{2}日$", "éà日"), ("^(a|b/)+$", "ab/")]
+)
+def test_patterns_with_slashes_and_glyphs(pattern: str, text: str) -> None:
+    schema = json.dumps({"type": "string", "pattern": pattern})
     constraint = Constraint(calls={"f": Grammar("json_schema", schema)}, must_call=True)
-    assert text_of(allowed_after(constraint, CALL_F + '"a')) == {"\\", "\\n", "\\u"}
+    check_constraint(constraint)
+    assert CALL in (allowed_after(constraint, f'{CALL_F}"{text}"') or ())
 
 
-BROKEN = Grammar("json_schema", '{"$ref": "#"}')
+BROKEN = Grammar("lark", "start: a\na: a")
 """llguidance compiles it and fails at its first mask."""
-FREE = Constraint(final=JSON, calls={"f": JSON})
 FINAL_HEADER = "<|channel|>final<|message|>"
 
 
@@ -277,7 +383,7 @@ def test_a_matcher_that_fails_ends_no_message(constraint: Constraint, opening: s
     turn = TurnConstraint(compile_constraint(constraint))
     for token in encode(opening):
         turn.accept(token)
-    with pytest.raises(ConstraintError):
+    with pytest.raises(GrammarError):
         allowed_tokens([turn], SIZE)
 
 
@@ -286,7 +392,7 @@ def test_a_matcher_that_has_failed_is_not_used_again() -> None:
     turn = TurnConstraint(compile_constraint(Constraint(final=BROKEN)))
     for token in encode(FINAL_HEADER):
         turn.accept(token)
-    with pytest.raises(ConstraintError):
+    with pytest.raises(GrammarError):
         allowed_tokens([turn], SIZE)
     assert compile_constraint(Constraint(final=BROKEN)).final is not before
 
@@ -393,10 +499,12 @@ def huge_product(size: int) -> dict[str, object]:
         {"type": "integer", "multipleOf": 999_983},
         {"type": "number", "multipleOf": 99.99991},
         {"allOf": [{"type": "integer", "multipleOf": n} for n in (997, 991)]},
+        {"properties": {"enum": {"type": "integer", "multipleOf": 999_983}}},
+        {"type": "number", "multipleOf": 0.0009765625},
         {"properties": {f"p{n}": {"type": "integer", "multipleOf": n} for n in range(900, 999)}},
         huge_product(5),
     ],
-    ids=["multiple", "decimal", "both", "many", "product"],
+    ids=["multiple", "decimal", "both", "named", "binary", "many", "product"],
 )
 def test_what_would_take_seconds_is_refused_before_it_is_compiled(schema: object) -> None:
     constraint = Constraint(final=Grammar("json_schema", json.dumps(schema)))
@@ -411,7 +519,7 @@ def test_what_would_take_seconds_is_refused_before_it_is_compiled(schema: object
     [
         {"type": "integer", "multipleOf": 1000},
         {"properties": {"price": {"type": "number", "multipleOf": 0.01}}},
-        {"enum": [{"multipleOf": 999_983}]},
+        {"type": "number", "multipleOf": 5000.0},
         {"properties": {"multipleOf": {"type": "integer"}}},
     ],
 )

@@ -49,7 +49,9 @@ def test_tools(edge: Edge, api: Any, tools: Any, named: Any) -> None:
     prepare = api(edge)
     assert constraint(prepare()) is None
     assert constraint(prepare(tools=tools(F, G))) is None
-    assert constraint(prepare(tools=tools(STRICT, G))) == Constraint(calls={"f": GRAMMAR})
+    assert constraint(prepare(tools=tools(STRICT, G))) == Constraint(
+        calls={"f": GRAMMAR, "g": None}
+    )
     assert constraint(prepare(tools=tools(STRICT), tool_choice="none")) is None
     both = {"f": GRAMMAR, "g": ANY_OBJECT}
     required = prepare(tools=tools(F, G), tool_choice="required")
