@@ -22,7 +22,8 @@ from ipc.messages import Constraint, Grammar
 _logger = logging.getLogger(__name__)
 
 ANY_OBJECT = Grammar("json_schema", '{"type":"object"}')
-CHECKED = 1024
+CHECKED = 256
+"""So many grammars are known; each has up to 256 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +50,37 @@ async def constraint_of(wanted: Wanted) -> Constraint | None:
     not offered. The schema of a function that is not strict, though forced, is followed if it can
     be; else any JSON object will do.
     """
-    final = None
-    if wanted.format is not None:
-        final = _grammar(wanted.format.schema)
-        await _check(final, wanted.format.param)
     forced = _forced(wanted)
-    calls: dict[str, Grammar | None] = {}
-    for function in wanted.functions if forced is None else forced:
-        calls[function.definition.name] = await _arguments(function, forced is not None)
-    if final is None and not any(calls.values()):
+    offered = wanted.functions if forced is None else forced
+    bound = [f for f in offered if forced is not None or f.definition.strict]
+    if wanted.format is None and not bound:
         return None
+    # A size bounds no times: 2 KB of alternatives can take 50 ms (measured).
+    final, grammars = await asyncio.to_thread(_checked, wanted.format, bound)
+    calls = {f.definition.name: grammars.get(f.definition.name) for f in offered}
     return Constraint(final, calls, must_call=forced is not None)
 
 
-async def _arguments(function: OfferedFunction, forced: bool) -> Grammar | None:
-    """The grammar of a function's arguments; None if they are free."""
-    strict = function.definition.strict
-    if not strict and not forced:
-        return None
-    grammar = _grammar(function.definition.parameters)
+def _checked(
+    asked: OutputFormat | None, functions: Sequence[OfferedFunction]
+) -> tuple[Grammar | None, dict[str, Grammar]]:
+    """The grammars of a format and of functions by their names. Raises InvalidRequestError."""
+    final = None
+    if asked is not None:
+        final = _grammar(asked.schema)
+        _check(final, asked.param)
+    return final, {f.definition.name: _arguments(f) for f in functions}
+
+
+def _arguments(function: OfferedFunction) -> Grammar:
+    definition = function.definition
+    grammar = _grammar(definition.parameters)
     try:
-        await _check(grammar, function.param)
+        _check(grammar, function.param)
     except InvalidRequestError as error:
-        if strict:
+        if definition.strict:
             raise
-        _logger.warning("any object is taken for %s: %s", function.definition.name, error)
+        _logger.warning("any object is taken for %s: %s", definition.name, error)
         return ANY_OBJECT
     return grammar
 
@@ -104,9 +111,8 @@ def _grammar(schema: JsonObject | None) -> Grammar:
     return Grammar("json_schema", msgspec.json.encode(schema).decode())
 
 
-async def _check(grammar: Grammar, param: str) -> None:
-    # A size bounds no times: 2 KB of alternatives can take 50 ms (measured).
-    complaint = await asyncio.to_thread(_complaint, grammar)
+def _check(grammar: Grammar, param: str) -> None:
+    complaint = _complaint(grammar)
     if complaint is not None:
         raise InvalidRequestError(
             f"Invalid '{param}': the schema cannot be followed: {complaint}.",

@@ -103,7 +103,8 @@ def header_text(calls: Collection[str], *, must_call: bool, reasoned: bool) -> s
         )
         rules["to"] = f'" to=functions." ({" | ".join(json.dumps(name) for name in sorted(calls))})'
         rules["aside"] = '"commentary" | "analysis"'
-        rules["format"] = '" json" | " code" | " "? <|constrain|> ("json" | "code")'
+        # One word only behind <|constrain|>, as workers expect it in one token.
+        rules["format"] = '" json" | " code" | " "? <|constrain|> "json"'
     lines = (f"{name}: {rule}" for name, rule in rules.items())
     return LLMatcher.grammar_from_lark("\n".join(lines))
 
@@ -168,7 +169,8 @@ def _numerator(multiple: object) -> int:
         return 1 if multiple <= 0 else MAX_REMAINDERS + 1
     _, digits, exponent = Decimal(str(multiple)).normalize().as_tuple()
     assert isinstance(exponent, int)
-    return int("".join(map(str, digits))) * 10 ** max(exponent, 0)
+    states: int = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
+    return states
 
 
 def _check_references(schema: dict[str, object]) -> None:

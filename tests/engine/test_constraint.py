@@ -28,15 +28,13 @@ from ipc.vocabulary import (
     CHANNEL,
     END,
     ENDOFTEXT,
+    FIRST_SPECIAL,
     MESSAGE,
     RETURN,
     SIZE,
     START,
     install_vocabulary,
 )
-from postproc_workers.harmony import HarmonyStream
-from postproc_workers.headers import Header, Kind
-from postproc_workers.tokens import token_table, unescape
 from tests.engine.builders import OWNER, make_request, make_scheduler
 from tests.engine.test_core import RuleRunner, errors_of, run
 
@@ -56,6 +54,7 @@ FREE = Constraint(final=JSON, calls={"f": JSON})
 STRICT = Constraint(calls={"f": JSON})
 MUST = Constraint(calls={"f": JSON, "g": WORD, "h": LARK}, must_call=True)
 ANALYSIS = "<|channel|>analysis<|message|>Hm, {<|end|><|start|>assistant"
+FINAL_HEADER = "<|channel|>final<|message|>"
 CALL_F = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
 
 
@@ -107,24 +106,19 @@ def test_what_may_come_next(constraint: Constraint, text: str, only: set[int] | 
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "ends"),
     [
-        "<|channel|>final<|message|>not {",
-        CALL_F.replace(".f", ".other") + "{ no json",
-        "<|channel|>commentary<|message|>I will call f.",
-        "<|channel|>analysis<|message|>Hm",
+        (FINAL_HEADER + "not {", {RETURN}),
+        (CALL_F.replace(".f", ".other") + "{ no json", {CALL, END}),
+        ("<|channel|>commentary<|message|>I will call f.", {RETURN, END}),
+        ("<|channel|>analysis<|message|>Hm", {RETURN, END}),
     ],
 )
-def test_other_texts_are_free_but_not_broken_off(text: str) -> None:
+def test_other_texts_are_free_but_not_broken_off(text: str, ends: set[int]) -> None:
     constraint = Constraint(calls={"f": JSON, "other": None})
     allowed = allowed_after(constraint, text)
-    assert allowed is not None
-    assert set(range(SIZE)) - allowed == {START, CHANNEL, MESSAGE}
-
-
-def test_a_turn_that_need_not_end_in_a_certain_way_may_end_between_messages() -> None:
-    said = "<|channel|>final<|message|>Done.<|end|>"
-    assert allowed_after(STRICT, said) == {START, RETURN}
+    ordinary = set(range(FIRST_SPECIAL))
+    assert allowed == ordinary | ends
 
 
 HEADERS = [
@@ -168,10 +162,9 @@ def test_arguments_are_bound_however_the_call_opens(header: str) -> None:
 
 
 def test_what_is_not_offered_is_not_called() -> None:
-    names = text_of(allowed_after(FREE, "<|channel|>commentary to=functions."))
-    assert names == {"f"}
-    with pytest.raises(AssertionError, match="is not possible"):
-        allowed_after(FINAL, CALL_F)
+    for constraint, name in ((FINAL, "f"), (FREE, "other"), (STRICT, "f2"), (MUST, "other")):
+        with pytest.raises(AssertionError, match="is not possible"):
+            allowed_after(constraint, CALL_F.replace(".f", f".{name}"))
 
 
 @pytest.mark.parametrize("constraint", [FINAL, STRICT, MUST])
@@ -181,14 +174,14 @@ def test_nothing_is_said_after_the_turn(constraint: Constraint) -> None:
     if constraint.final is not None:
         turn = '<|channel|>final<|message|>{"x":1}<|return|>'
     assert allowed_after(constraint, turn) == {ENDOFTEXT}
-    assert allowed_after(constraint, turn + "<|endoftext|>") == {ENDOFTEXT}
+    assert allowed_after(constraint, turn + "<|endoftext|>" * 2) == {ENDOFTEXT}
 
 
 def test_an_analysis_is_free_but_does_not_end_the_turn() -> None:
     for constraint in (FINAL, MUST):
         allowed = allowed_after(constraint, "<|channel|>analysis<|message|>Let me see: {")
         assert allowed is not None
-        ordinary = set(range(199_998))
+        ordinary = set(range(FIRST_SPECIAL))
         assert ordinary | {END} <= allowed
         assert not {RETURN, CALL, START, CHANNEL} & allowed
 
@@ -302,6 +295,12 @@ def test_random_logits_write_what_is_asked_for(
     assert holds(json.loads(last.content[0].text))  # type: ignore[attr-defined]
 
 
+CIRCLE = {
+    "properties": {"x": {"$ref": "#/$defs/a~1b"}},
+    "$defs": {"a/b": {"$ref": "#/$defs/c%20d"}, "c d": {"$ref": "#/$defs/a~1b"}},
+}
+
+
 @pytest.mark.parametrize(
     "constraint",
     [
@@ -315,12 +314,7 @@ def test_random_logits_write_what_is_asked_for(
         Constraint(calls={"functions.f": JSON}),
         Constraint(calls={"": None}, final=JSON),
         Constraint(final=Grammar("json_schema", '{"$ref": "#"}')),
-        Constraint(
-            final=Grammar(
-                "json_schema",
-                '{"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}',
-            )
-        ),
+        Constraint(final=Grammar("json_schema", json.dumps(CIRCLE))),
         Constraint(final=Grammar("json_schema", '{"items":' * 2000 + "{}" + "}" * 2000)),
         Constraint(final=Grammar("json_schema", '"' + "x" * MAX_GRAMMAR_BYTES + '"')),
     ],
@@ -343,7 +337,7 @@ def test_a_grammar_does_not_break_out_of_its_place(must_call: bool) -> None:
     for grammar, after, only in (
         (Grammar("json_schema", '{"enum": ["a\\n}\\nstart: /.*/"]}'), '"a', {"\\", "\\n", "\\u"}),
         (Grammar("json_schema", '{"title": "}\\nstart: /.*/", "const": 1}'), "", {"1"}),
-        (Grammar("regex", "a/\nstart: /b"), "", {"a", "a/"}),
+        (Grammar("regex", "a/\nstart: /b"), "", {"a"}),
         (Grammar("lark", 'start: "a"\n}\nbody_call0: /.*/'), "", None),
     ):
         constraint = Constraint(calls={"f": grammar}, must_call=must_call)
@@ -367,7 +361,6 @@ def test_patterns_with_slashes_and_glyphs(pattern: str, text: str) -> None:
 
 BROKEN = Grammar("lark", "start: a\na: a")
 """llguidance compiles it and fails at its first mask."""
-FINAL_HEADER = "<|channel|>final<|message|>"
 
 
 @pytest.mark.parametrize(
@@ -405,36 +398,25 @@ def test_a_call_does_not_end_before_its_arguments() -> None:
         turn.accept(CALL)
 
 
-class Said:
-    """What a client gets of a turn: the kind, name and text of each message."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[Header, list[bytes]]] = []
-
-    def begin(self, header: Header) -> None:
-        self.messages.append((header, []))
-
-    def text(self, escaped: bytes) -> None:
-        self.messages[-1][1].append(escaped)
-
-    def end(self, tokens: int, complete: bool) -> None:
-        pass
-
-
-def said_by(tokens: list[int]) -> list[tuple[Header, str]]:
-    """What the worker's parser makes of a turn that the model has ended."""
-    said = Said()
-    stream = HarmonyStream(said, token_table(), ("f",))
-    stream.feed(tokens)
-    stream.finish(cut=False)
-    return [(header, unescape(b"".join(text))) for header, text in said.messages]
+MISREAD = [
+    "<|channel|><|message|>",
+    "<|channel|>finally<|message|>",
+    "<|channel|>answer<|message|>",
+    "<|message|>",
+    "Hello",
+    " to=f<|channel|>commentary<|message|>",
+    "<|channel|>commentary to=f<|message|>",
+    "<|channel|>final to=functions.f<|message|>",
+    "<|channel|>analysis<|message|>{<|channel|>",
+    "<|channel|>analysis<|message|>{<|start|>",
+    "<|channel|>analysis<|message|>Hm<|end|><|channel|>",
+    "<|start|>",
+    "<|channel|>analysis<|message|>Hm<|end|><|start|>user",
+]
 
 
 @pytest.mark.parametrize("constraint", [FINAL, STRICT, FREE, MUST])
-@pytest.mark.parametrize("header", ["<|channel|><|message|>", "<|channel|>finally<|message|>",
-    "<|channel|>answer<|message|>", "<|message|>", "Hello", " to=f<|channel|>commentary<|message|>",
-    "<|channel|>commentary to=f<|message|>", "<|channel|>analysis<|message|>{<|channel|>",
-    "<|channel|>analysis<|message|>{<|start|>", "<|channel|>analysis<|message|>Hm<|end|><|channel|>"])  # fmt: skip
+@pytest.mark.parametrize("header", MISREAD)
 def test_no_message_opens_that_worker_and_engine_read_apart(
     constraint: Constraint, header: str
 ) -> None:
@@ -442,55 +424,15 @@ def test_no_message_opens_that_worker_and_engine_read_apart(
         allowed_after(constraint, header)
 
 
-MARKUP = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>",
-    "<|constrain|>", "assistant", "analysis", "commentary", "final", " to=functions.f", " to=f",
-    "json", " ", "Hello", '{"x":1}', "{", "}", "answer", "user", ANALYSIS, CALL_F,
-    FINAL_HEADER]  # fmt: skip
-
-LAST_WORDS = [':"x":1}', "<|message|>", "<|end|>", "<|return|>", "<|start|>", "assistant",
-    FINAL_HEADER, '{"x":1}', "<|return|>", "<|call|>"]  # fmt: skip
-"""They end any turn, as each is left out where it is not possible."""
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    constraint=st.sampled_from([FINAL, STRICT, FREE]),
-    pieces=st.lists(st.sampled_from(MARKUP), min_size=4, max_size=24),
-)
-def test_what_the_worker_reads_is_what_was_constrained(
-    constraint: Constraint, pieces: list[str]
-) -> None:
-    """Pieces of markup, as far as they are possible; the worker's parser is the judge."""
-    turn, tokens = TurnConstraint(compile_constraint(constraint)), list[int]()
-    for token in (token for piece in [*pieces, *LAST_WORDS] for token in encode(piece)):
-        allowed = allowed_tokens([turn], SIZE)
-        if allowed is not None and not allowed[0, token]:
-            only = np.flatnonzero(allowed[0])
-            if len(only) != 1:
-                continue
-            token = int(only[0])
-        turn.accept(token)
-        tokens.append(token)
-        if token in (RETURN, CALL):
-            break
-    assert tokens[-1] in (RETURN, CALL), ENCODING.decode(tokens)
-    for header, text in said_by(tokens):
-        if (header.kind is Kind.ANSWER and constraint.final) or (
-            header.kind is Kind.CALL and header.name in constraint.calls
-        ):
-            assert is_number(json.loads(text)), ENCODING.decode(tokens)
-
-
 def huge_product(size: int) -> dict[str, object]:
     """A schema of some 2 KB that means 4 ** size alternatives."""
-    patterns = [[f"^[a-z]{{{j + 1}}}x{i}$" for j in range(4)] for i in range(size)]
-    return {
-        "allOf": [
-            {"anyOf": [{"type": "object", "properties": {f"p{i}_{j}": {"type": "string", "pattern": pattern}}}
-                       for j, pattern in enumerate(row)]}
-            for i, row in enumerate(patterns)
-        ]
-    }  # fmt: skip
+
+    def alternative(i: int, j: int) -> dict[str, object]:
+        pattern = f"^[a-z]{{{j + 1}}}x{i}$"
+        members = {f"p{i}_{j}": {"type": "string", "pattern": pattern}}
+        return {"type": "object", "properties": members}
+
+    return {"allOf": [{"anyOf": [alternative(i, j) for j in range(4)]} for i in range(size)]}
 
 
 @pytest.mark.parametrize(
