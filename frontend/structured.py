@@ -16,7 +16,7 @@ import msgspec
 from frontend.conversation import OutputFormat
 from frontend.errors import InvalidRequestError
 from frontend.requests.fields import FunctionDefinition, JsonObject, NamedFunction
-from ipc.grammars import GrammarError, check_constraint
+from ipc.grammar_check import checker
 from ipc.messages import Constraint, Grammar
 
 _logger = logging.getLogger(__name__)
@@ -124,8 +124,5 @@ def _check(grammar: Grammar, param: str) -> None:
 @lru_cache(maxsize=CHECKED)
 def _complaint(grammar: Grammar) -> str | None:
     """What is wrong with a grammar. Clients send the same ones with every request."""
-    try:
-        check_constraint(Constraint(final=grammar))
-    except GrammarError as error:
-        return str(error).rstrip(".")
-    return None
+    complaint = checker().complaint(grammar)
+    return None if complaint is None else complaint.rstrip(".")
