@@ -51,7 +51,8 @@ _SPECIAL_NAMES = {
     CALL: "<|call|>",
 }
 _RECIPIENT = re.compile(rb" to=functions\.(\S+)")
-CACHED_GRAMMARS = 256
+CACHED_GRAMMARS = 128
+"""A usual one takes 1 MB, and one made to be large up to 25 (measured)."""
 
 Mask = NDArray[np.uint32]
 """A bit a token, of those that are possible: [SIZE / 32]."""

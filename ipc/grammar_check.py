@@ -1,8 +1,8 @@
 """Checks grammars in a process of their own, which a schema may exhaust without harm.
 
-llguidance follows references without a bound (700, one within another, overflow 8 MiB of stack), and
-the time for patterns that hold at once doubles with each (20 take 1.3 s and 250 MB). What passes
-here, within bounds, is fit for the engine too.
+llguidance follows references without a bound (700, one within another, overflow 8 MiB of stack),
+and the time for patterns that hold at once doubles with each (20 take 1.3 s and 250 MB). What
+passes here, within bounds, is fit for the engine too.
 """
 
 import atexit

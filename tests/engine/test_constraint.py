@@ -2,7 +2,7 @@
 own writes under them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_harmony import HarmonyEncodingName, Role, StreamableParser, load_harmony_encoding
 
+from engine.batch import Sampled
 from engine.constraint import (
     CompiledConstraint,
     ConstraintError,
@@ -20,7 +21,9 @@ from engine.constraint import (
     compile_constraint,
 )
 from engine.core import ModelCore
+from engine.penalties import penalties_of
 from engine.sampler import Draw, sample
+from engine.scheduler import Scheduled
 from ipc.grammars import MAX_GRAMMAR_BYTES, GrammarError, check_constraint
 from ipc.messages import Constraint, EngineInfo, Grammar, Sampling, Tokens
 from ipc.vocabulary import (
@@ -239,6 +242,21 @@ def test_what_the_grammar_forbids_is_an_error() -> None:
         turn.accept(token)
     with pytest.raises(ConstraintError):
         turn.accept(encode("x")[0])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_only_possible_token_is_taken_whatever_forbids_it(temperature: float) -> None:
+    rows = allowed_tokens([TurnConstraint(compile_constraint(FINAL))], SIZE)
+    assert rows is not None
+    penalties = penalties_of(
+        Sampling(max_tokens=9, presence_penalty=2, frequency_penalty=2, repetition_penalty=2),
+        [CHANNEL] * 500,
+    )
+    draw = Draw(
+        temperature, top_p=0.1, top_k=1, min_p=0.5, bias=[(CHANNEL, -100.0)], penalties=penalties
+    )
+    [sampled] = sample(torch.zeros(1, SIZE), [draw], torch.from_numpy(rows))
+    assert sampled.token == CHANNEL
 
 
 def is_number(value: object) -> bool:
@@ -487,10 +505,18 @@ class Compiler:
         return self.futures[-1]
 
 
+class MaskingRunner(RuleRunner):
+    """Asks what is possible, as a runner with a model does, and follows its script."""
+
+    def run(self, scheduled: Sequence[Scheduled]) -> list[Sampled | None]:
+        allowed_tokens([item.sequence.constraint for item in scheduled], SIZE)
+        return super().run(scheduled)
+
+
 def constrained_core(compiler: Compiler | None = None) -> ModelCore:
     script = dict(enumerate(encode('<|channel|>final<|message|>{"x":1}<|return|>'), start=3))
     return ModelCore(
-        BIG, RuleRunner(script), make_scheduler(20), lambda: 0, compile_constraint=compiler
+        BIG, MaskingRunner(script), make_scheduler(20), lambda: 0, compile_constraint=compiler
     )
 
 
@@ -566,6 +592,16 @@ def test_a_model_that_leaves_its_constraint_ends_with_an_error_of_its_own() -> N
         steps.append(core.step())
     assert [(e.stream_id, e.code) for e in errors_of(steps)] == [(1, "internal")]
     assert core.status().free_blocks == 20
+
+
+def test_a_grammar_that_cannot_be_followed_is_the_clients_error() -> None:
+    core = constrained_core()
+    core.add(OWNER, request(1, Constraint(final=BROKEN)))  # type: ignore[arg-type]
+    core.add(OWNER, request(2))  # type: ignore[arg-type]
+    steps = []
+    while core.wait() is not None:
+        steps.append(core.step())
+    assert [(e.stream_id, e.code) for e in errors_of(steps)] == [(1, "invalid_request")]
 
 
 def test_another_vocabulary_cannot_be_constrained() -> None:

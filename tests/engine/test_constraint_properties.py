@@ -43,7 +43,7 @@ class Case:
 
 glyphs = st.characters(exclude_categories=["Cs"], exclude_characters="\x7f")
 """llguidance writes DEL as an escape only."""
-names = st.one_of(st.sampled_from(["x", "y", 'a"b', "é/日", "", "type", "$ref"]), st.text(glyphs, max_size=3))  # fmt: skip
+names = st.sampled_from(["x", "y", 'a"b', "é/日", "", "type"]) | st.text(glyphs, max_size=3)
 PATTERNS = [
     ("^[a-c]{2,3}$", ["ab", "abc"]),
     ("^a/b\\\\?$", ["a/b", "a/b\\"]),
@@ -85,8 +85,12 @@ def numbers(draw: st.DrawFn) -> Case:
     return Case(schema, value)
 
 
-scalars = st.one_of(strings(), numbers(), st.just(Case({"type": "null"}, None)),
-    st.booleans().map(lambda value: Case({"type": "boolean"}, value)))  # fmt: skip
+scalars = (
+    strings()
+    | numbers()
+    | st.just(Case({"type": "null"}, None))
+    | st.booleans().map(lambda value: Case({"type": "boolean"}, value))
+)
 
 plain_values = st.recursive(
     st.none() | st.booleans() | st.integers(-99, 99) | st.text(glyphs, max_size=4),
@@ -101,21 +105,20 @@ def listed(draw: st.DrawFn) -> Case:
     value = draw(plain_values)
     if draw(st.booleans()):
         return Case({"const": value}, value)
-    return Case({"enum": draw(st.permutations([value, *draw(st.lists(plain_values, max_size=2))]))}, value)  # fmt: skip
+    others = draw(st.lists(plain_values, max_size=2))
+    return Case({"enum": draw(st.permutations([value, *others]))}, value)
 
 
 @st.composite
 def arrays(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
-    item = draw(inner)
-    count = draw(st.integers(0, 2))
+    first = draw(st.lists(inner, max_size=1))
+    item, count = draw(inner), draw(st.integers(0, 2))
     schema: Schema = {"type": "array", "items": item.schema}
-    if draw(st.booleans()):
-        schema |= {"minItems": count, "maxItems": count + draw(st.integers(0, 1))}
-    first = []
-    if draw(st.booleans()):
-        first = [draw(inner)]
+    if first:
         schema["prefixItems"] = [case.schema for case in first]
-        schema = {key: n + 1 if key.endswith("Items") and isinstance(n, int) else n for key, n in schema.items()}  # fmt: skip
+    if draw(st.booleans()):
+        schema["minItems"] = len(first) + count
+        schema["maxItems"] = schema["minItems"] + draw(st.integers(0, 1))
     return Case(schema, [*(case.value for case in first), *[item.value] * count])
 
 
@@ -168,9 +171,14 @@ def roots(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
             value: Json = None
             for _ in range(draw(st.integers(0, 2))):
                 value = {"value": case.value, "next": value}
-            node = {"type": "object", "properties": {"value": case.schema, "next": {"$ref": "#"}},
-                "required": ["value", "next"], "additionalProperties": False}  # fmt: skip
-            return Case({"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}], "$defs": {"node": node}}, value)  # fmt: skip
+            node = {
+                "type": "object",
+                "properties": {"value": case.schema, "next": {"$ref": "#"}},
+                "required": ["value", "next"],
+                "additionalProperties": False,
+            }
+            either = [{"$ref": "#/$defs/node"}, {"type": "null"}]
+            return Case({"anyOf": either, "$defs": {"node": node}}, value)
     return case
 
 
