@@ -65,6 +65,9 @@ def encode(text: str) -> list[int]:
     return ENCODING.encode(text, allowed_special="all")
 
 
+[JSON_WORD] = encode("json")
+
+
 def allowed_after(constraint: Constraint, text: str) -> set[int] | None:
     """The tokens that are possible after a text; None for all."""
     turn = TurnConstraint(compile_constraint(constraint))
@@ -98,6 +101,7 @@ def text_of(tokens: set[int] | None) -> set[str]:
         (MUST, CALL_F + '{"x":12}', None),
         (MUST, ANALYSIS + "<|channel|>commentary to=functions.g <|constrain|>json", {MESSAGE}),
         (MUST, "<|channel|>commentary to=functions.g <|constrain|>json<|message|>ab/7", {CALL}),
+        (FREE, "<|channel|>commentary to=functions.f<|constrain|>", {JSON_WORD}),
         (MUST, "<|channel|>commentary to=functions.h <|constrain|>json<|message|>ba", {CALL}),
     ],
 )

@@ -182,13 +182,11 @@ def roots(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
     return case
 
 
-cases = roots(
-    st.recursive(
-        scalars | listed() | anything,
-        lambda inner: arrays(inner) | objects(inner) | alternatives(inner),
-        max_leaves=5,
-    )
+leaves = scalars | listed() | anything
+nested = st.recursive(
+    leaves, lambda inner: arrays(inner) | objects(inner) | alternatives(inner), max_leaves=5
 )
+cases = roots(nested) | leaves | scalars
 
 # --- turns ---------------------------------------------------------------------------------------
 
@@ -284,7 +282,7 @@ def is_bound(header: Header, constraint: Constraint) -> bool:
     return header.kind is Kind.CALL and constraint.calls[header.name] is not None
 
 
-@settings(max_examples=150)
+@settings(max_examples=200)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_what_is_possible_is_valid(data: st.DataObject, seed: int) -> None:
     schema = data.draw(cases).schema
@@ -304,7 +302,7 @@ def test_what_is_possible_is_valid(data: st.DataObject, seed: int) -> None:
     assert last in (Kind.CALL, Kind.ANSWER) or constraint.final is None
 
 
-@settings(max_examples=150)
+@settings(max_examples=200)
 @given(data=st.data(), compact=st.booleans())
 def test_what_is_valid_is_possible(data: st.DataObject, compact: bool) -> None:
     case = data.draw(cases)
