@@ -23,6 +23,7 @@ from engine.products import can_pack
 from engine.progress import loading
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
+from engine.torch_attention import TorchAttention
 from engine.weights import Weights
 from ipc.messages import PROTOCOL_VERSION, EngineInfo
 
@@ -89,7 +90,8 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
     )
     with loading(options.name, total) as made:
         weights = load_weights(directory, config, dtype, table_dtype(options.dtype), made)
-    model = Model(config, weights, make_head(weights, options.dtype), blocks, options.block_size)
+    attention = TorchAttention(config, blocks, options.block_size, dtype)
+    model = Model(weights, make_head(weights, options.dtype), attention, config.rms_norm_eps)
     seeds = random.SystemRandom()
     return ModelCore(
         info, ModelRunner(model), scheduler, lambda: seeds.getrandbits(63), options.max_waiting

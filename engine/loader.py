@@ -13,9 +13,10 @@ from torch import Tensor
 
 from engine import mxfp4
 from engine.config import GptOssConfig, UnsupportedModelError
+from engine.experts import Experts, GroupedExperts, Router
 from engine.products import ExpertProducts, PackedExperts, PackedProduct, PlainExperts, can_pack
 from engine.stored import BYTES, Checkpoint
-from engine.weights import AttentionWeights, ExpertWeights, LayerWeights, Weights
+from engine.weights import AttentionWeights, LayerWeights, Weights
 
 Made = Callable[[int], None]
 """Told how many bytes of weights have been made since it was last told."""
@@ -98,7 +99,6 @@ class _Loader:
     def _layer(self, index: int) -> LayerWeights:
         prefix, hidden = f"model.layers.{index}.", self._config.hidden_size
         return LayerWeights(
-            window=self._config.windows[index],
             attention_norm=self._read(prefix + "input_layernorm.weight", hidden),
             attention=self._attention(prefix + "self_attn."),
             expert_norm=self._read(prefix + "post_attention_layernorm.weight", hidden),
@@ -123,17 +123,22 @@ class _Loader:
             sinks=self._read(prefix + "sinks", config.query_heads, dtype=torch.float32),
         )
 
-    def _experts(self, prefix: str) -> ExpertWeights:
+    def _experts(self, prefix: str) -> Experts:
         config = self._config
         experts, hidden, inner = config.experts, config.hidden_size, config.intermediate_size
         gate_up_bias = self._read(prefix + "experts.gate_up_proj_bias", experts, 2 * inner)
         down_bias = self._read(prefix + "experts.down_proj_bias", experts, hidden)
         gate_up, down = prefix + "experts.gate_up_proj", prefix + "experts.down_proj"
-        return ExpertWeights(
-            router=self._read(prefix + "router.weight", experts, hidden),
-            router_bias=self._read(prefix + "router.bias", experts),
+        return GroupedExperts(
+            Router(
+                self._read(prefix + "router.weight", experts, hidden),
+                self._read(prefix + "router.bias", experts),
+                config.experts_per_token,
+            ),
             gate_up=self._products(gate_up, (hidden, 2 * inner), _halves(gate_up_bias), _halves),
             down=self._products(down, (inner, hidden), down_bias, lambda plain: plain),
+            alpha=config.swiglu_alpha,
+            limit=config.swiglu_limit,
         )
 
     def _products(

@@ -21,7 +21,7 @@ class ModelRunner:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._vocabulary_size = model.config.vocabulary_size
+        self._vocabulary_size = model.vocabulary_size
 
     def run(self, scheduled: Sequences[Scheduled]) -> list[Sampled | None]:
         """Compute the scheduled tokens; returns the next token of each sequence that is caught

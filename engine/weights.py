@@ -1,13 +1,13 @@
 """The weights of a gpt-oss model, in the layout that the forward pass uses.
 
-D is the hidden size, I the intermediate size, E the number of experts, V the vocabulary size.
+D is the hidden size, V the vocabulary size.
 """
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.products import ExpertProducts
+from engine.experts import Experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +23,13 @@ class AttentionWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertWeights:
-    """One layer's experts: `router` [E, D], `gate_up` from D to 2I with the gate in the first half,
-    `down` from I to D."""
-
-    router: Tensor
-    router_bias: Tensor
-    gate_up: ExpertProducts
-    down: ExpertProducts
-
-
-@dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. `window` is its sliding window in tokens, None for full attention."""
+    """One layer."""
 
-    window: int | None
     attention_norm: Tensor
     attention: AttentionWeights
     expert_norm: Tensor
-    experts: ExpertWeights
+    experts: Experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from engine.config import CheckpointError, RopeConfig, UnsupportedModelError, parse_config
 from engine.config import read_config as read
+from engine.experts import GroupedExperts
 from engine.loader import load_weights, weight_bytes
 from engine.products import PackedExperts, PackedProduct, PlainExperts
 from engine.stored import FLOATS, open_file
@@ -339,6 +340,8 @@ def test_mxfp4_experts_equal_their_plain_values(tmp_path: Path) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         first, second = (load_weights(path, read(path), dtype) for path in (plain, packed))
         one, other = first.layers[0].experts, second.layers[0].experts
+        assert isinstance(one, GroupedExperts)
+        assert isinstance(other, GroupedExperts)
         experts = torch.arange(config["num_local_experts"])
         for size, products in (
             (config["hidden_size"], (one.gate_up, other.gate_up)),
