@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Idle OpenMP threads otherwise spin, on cores that the other processes need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # After the options and the environment: importing torch takes seconds and reads them.
-    from engine.build import EngineOptions, build_core
+    from engine.build import build_core
     from engine.config import CheckpointError
+    from engine.options import EngineOptions
 
     demo = options.model == DEMO
     try:
@@ -36,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             directory,
             EngineOptions(
                 name=options.name or (DEMO_NAME if demo else directory.resolve().name),
+                device=options.device,
                 dtype=options.dtype,
                 threads=options.threads,
                 context_length=options.context_length,
@@ -76,6 +79,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
     parser.add_argument("--model", default=DEMO, help="`demo` or a Hugging Face directory")
     parser.add_argument("--name", help="what clients call the model; default: its directory's name")
+    parser.add_argument(
+        "--device",
+        type=_device,
+        default="auto",
+        help="auto, cpu, cuda or cuda:N (%(default)s: a GPU if there is one)",
+    )
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--threads", type=_positive, metavar="N", help="of torch")
     parser.add_argument("--context-length", type=_positive, metavar="N", help="in tokens")
@@ -127,6 +136,12 @@ def _tenant_weight(text: str) -> tuple[str, float]:
     if not name or not 0 < float(weight) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be NAME=WEIGHT with a weight above 0, not {text}")
     return name, float(weight)
+
+
+def _device(text: str) -> str:
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", text) is None:
+        raise argparse.ArgumentTypeError(f"must be auto, cpu, cuda or cuda:N, not {text}")
+    return text
 
 
 def _positive(text: str) -> int:

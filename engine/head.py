@@ -55,6 +55,16 @@ class ExactHead:
         return torch.mm(hidden.float(), self._weight, out=self._rows.take(len(hidden)))
 
 
+class WideHead:
+    """Logits by one bf16 product with weights [V, D] on a GPU, added up and returned in fp32."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = weight.t()
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return torch.mm(hidden, self._weight, out_dtype=torch.float32)
+
+
 class RefinedHead:
     """Logits by a bf16 product with weights [V, D], the `REFINED` highest of a row in fp32."""
 

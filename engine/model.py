@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.attention import AttentionBackend, StepAttention
 from engine.batch import Slice
+from engine.decode_graphs import DecodeGraphs
 from engine.head import Head
 from engine.norm import Norm, rms_norm
 from engine.weights import Weights
@@ -32,6 +33,11 @@ class Model:
         self._attention = attention
         self._eps = eps
         self._norm = norm
+        self._graphs: DecodeGraphs | None = None
+
+    def use_graphs(self, graphs: DecodeGraphs) -> None:
+        """Run steps by these graphs that there are some for; they are of `layers`."""
+        self._graphs = graphs
 
     @property
     def vocabulary_size(self) -> int:
@@ -73,6 +79,9 @@ class Model:
         return hidden
 
     def _run(self, slices: Sequence[Slice]) -> Tensor:
+        replayed = self._graphs.run(slices) if self._graphs is not None else None
+        if replayed is not None:
+            return replayed
         tokens = torch.tensor([token for item in slices for token in item.tokens])
         return self.layers(tokens.to(self._device), self._attention.plan(slices))
 

@@ -248,7 +248,7 @@ import sys
 from pathlib import Path
 import torch
 from engine import head
-from engine.build import make_head, table_dtype
+from engine.cpu import make_head, table_dtype
 from engine.config import read_config
 from engine.head import RefinedHead
 from engine.loader import load_weights, weight_bytes
