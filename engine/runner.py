@@ -35,7 +35,7 @@ class ModelRunner:
             rows = slice(first, first + LOGIT_ROWS)
             constraints = [sequence.constraint for sequence in sampled[rows]]
             allowed = allowed_tokens(constraints, self._vocabulary_size)
-            mask = None if allowed is None else torch.from_numpy(allowed)
+            mask = None if allowed is None else torch.from_numpy(allowed).to(hidden.device)
             tokens += sample(self._model.logits(hidden[rows]), draws[rows], mask)
         results = iter(tokens)
         return [next(results) if item.samples else None for item in scheduled]

@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import GptOssForCausalLM
 
 from engine import head, torch_attention
+from engine.attention import AttentionBackend
 from engine.batch import Slice
-from engine.config import read_config
+from engine.config import GptOssConfig, read_config
 from engine.head import ExactHead, Head, RefinedHead
 from engine.loader import load_weights
 from engine.model import Model
@@ -43,20 +44,38 @@ def oracle(checkpoint: Path) -> Oracle:
     return load_oracle(checkpoint)
 
 
-@pytest.fixture
-def model(checkpoint: Path) -> Model:
-    return load_model(checkpoint)
+@pytest.fixture(params=["torch", "flashinfer"])
+def model(
+    checkpoint: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Model:
+    """With each attention; flashinfer's kernels by their reference."""
+    if request.param == "torch":
+        return load_model(checkpoint)
+    reference = pytest.importorskip("tests.engine.flashinfer_reference", exc_type=ImportError)
+    reference.install(monkeypatch)
+    return load_model(checkpoint, make_attention=flashinfer_attention)
+
+
+def flashinfer_attention(config: GptOssConfig, dtype: torch.dtype) -> AttentionBackend:
+    from engine.flashinfer_attention import FlashinferAttention
+
+    return FlashinferAttention(config, 2 * BLOCKS, BLOCK, dtype, torch.device("cpu"))
+
+
+def torch_only(config: GptOssConfig, dtype: torch.dtype) -> AttentionBackend:
+    return TorchAttention(config, 2 * BLOCKS, BLOCK, dtype)
 
 
 def load_model(
     directory: Path,
     dtype: torch.dtype = torch.float32,
     make_head: Callable[[Tensor], Head] = ExactHead,
+    make_attention: Callable[[GptOssConfig, torch.dtype], AttentionBackend] = torch_only,
 ) -> Model:
     config = read_config(directory)
     weights = load_weights(directory, config, dtype)
-    attention = TorchAttention(config, 2 * BLOCKS, BLOCK, dtype)
-    return Model(weights, make_head(weights.unembedding), attention, config.rms_norm_eps)
+    head = make_head(weights.unembedding)
+    return Model(weights, head, make_attention(config, dtype), config.rms_norm_eps)
 
 
 def forward(model: Model, slices: Sequence[Slice], wanted: Sequence[bool] | None = None) -> Tensor:
