@@ -95,16 +95,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-sequences",
         type=_positive,
-        default=64,
         metavar="N",
-        help="that run at once (%(default)s)",
+        help="that run at once (64 on a CPU, 256 on a GPU)",
     )
     parser.add_argument(
         "--max-step-tokens",
         type=_positive,
-        default=512,
         metavar="N",
-        help="computed in one step, at least --max-sequences (%(default)s)",
+        help="computed in one step, at least --max-sequences (512 on a CPU, 4096 on a GPU)",
     )
     parser.add_argument(
         "--max-waiting",

@@ -8,11 +8,16 @@ import torch
 from engine.config import GptOssConfig
 from engine.loader import Made
 from engine.model import Model
-from engine.options import EngineOptions
+from engine.options import BatchSize, EngineOptions
 
 
 class Backend(Protocol):
     """The memory and the kernels that there are, for one model."""
+
+    @property
+    def batch(self) -> BatchSize:
+        """How much runs at once."""
+        ...
 
     @property
     def dtype(self) -> torch.dtype:

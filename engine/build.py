@@ -27,6 +27,7 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
     """
     config = read_config(directory)
     backend = make_backend(config, options)
+    batch = backend.batch
     blocks = fitting_blocks(
         backend.weight_bytes,
         block_bytes(config, backend.dtype, options.block_size),
@@ -38,7 +39,7 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
     info = EngineInfo(
         version=PROTOCOL_VERSION,
         model=options.name,
-        context_length=context_length(config, blocks, options),
+        context_length=context_length(config, blocks, options, batch.step_tokens),
         vocabulary_size=config.vocabulary_size,
         block_size=options.block_size if options.prefix_caching else 0,
     )
@@ -46,12 +47,10 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
         PrefixCache(BlockPool(blocks)),
         options.block_size,
         config.cache_layout,
-        options.max_step_tokens,
+        batch.step_tokens,
         options.prefix_caching,
     )
-    scheduler = Scheduler(
-        cache, options.max_sequences, options.max_step_tokens, options.tenant_weights
-    )
+    scheduler = Scheduler(cache, batch.sequences, batch.step_tokens, options.tenant_weights)
     with loading(options.name, backend.loaded_bytes) as made:
         model = backend.load(directory, blocks, made)
     seeds = random.SystemRandom()
@@ -60,12 +59,14 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
     )
 
 
-def context_length(config: GptOssConfig, blocks: int, options: EngineOptions) -> int:
+def context_length(
+    config: GptOssConfig, blocks: int, options: EngineOptions, step_tokens: int
+) -> int:
     """The wanted context length, at most the model's and what the cache holds for one sequence.
 
     Raises ValueError if more is wanted than the model or the cache has.
     """
-    held = longest_context(config.cache_layout, blocks, options.block_size, options.max_step_tokens)
+    held = longest_context(config.cache_layout, blocks, options.block_size, step_tokens)
     most, wanted = min(config.context_length, held), options.context_length
     if wanted is not None and not 2 <= wanted <= most:
         raise ValueError(

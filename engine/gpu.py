@@ -18,13 +18,15 @@ from engine.loader import Made, load_weights, weight_bytes
 from engine.memory import WORKING_BYTES
 from engine.model import Model
 from engine.mxfp4 import StoredExperts
-from engine.options import EngineOptions
+from engine.options import BatchSize, EngineOptions, batch_size
 
 MEMORY_SHARE = 0.9
 """Of the GPU's free memory, what weights, KV cache and work may take."""
 STEP_BYTES = 2 * 2**30
 """For graphs, workspaces and what a step computes, beside `WORKING_BYTES`."""
 HOPPER = (9, 0)
+BATCH = BatchSize(sequences=256, step_tokens=4096)
+"""By default."""
 
 
 class GpuBackend:
@@ -44,6 +46,7 @@ class GpuBackend:
             raise ValueError("float32 is for the CPU: flashinfer's kernels are for 16 bits")
         if config.head_dim not in (64, 128, 256):
             raise ValueError(f"a head dimension of {config.head_dim} has no kernel on a GPU")
+        self.batch = batch_size(options, BATCH)
         self._config = config
         self._options = options
         self._device = device
@@ -97,7 +100,7 @@ class GpuBackend:
             graphs = DecodeGraphs(
                 model.layers,
                 lambda size: attention.decode(size, size * pages),
-                graph_sizes(options.max_sequences),
+                graph_sizes(self.batch.sequences),
                 self._device,
                 self._capture,
             )
