@@ -7,12 +7,13 @@ import torch
 
 from engine.backend import block_bytes, blocks_of
 from engine.config import GptOssConfig
-from engine.head import PACK, ExactHead, Head, RefinedHead
+from engine.head import PACK, SCAN, ExactHead, Head, RefinedHead
 from engine.loader import Made, load_weights, weight_bytes
 from engine.memory import available_memory
 from engine.model import Model
 from engine.options import BatchSize, EngineOptions, batch_size
 from engine.products import can_pack
+from engine.shortlist import can_scan
 from engine.torch_attention import TorchAttention
 from engine.weights import Weights
 
@@ -43,9 +44,9 @@ class CpuBackend:
 
     @property
     def weight_bytes(self) -> int:
-        """With the unembedding's second copy."""
+        """With the unembedding's other copies."""
         exact = self._options.dtype == "float32"
-        return self.loaded_bytes + (0 if exact else packed_head_bytes(self._config))
+        return self.loaded_bytes + (0 if exact else head_copy_bytes(self._config))
 
     def available_memory(self) -> int:
         """Bytes this process can still take."""
@@ -74,10 +75,12 @@ def default_threads(config: GptOssConfig) -> int:
     return max(1, (os.cpu_count() or 2) - 1)
 
 
-def packed_head_bytes(config: GptOssConfig) -> int:
-    """Bytes of the unembedding's second copy, in the order of its product."""
+def head_copy_bytes(config: GptOssConfig) -> int:
+    """Bytes of the unembedding's other copies: in the order of its product, and in int8."""
+    size = config.vocabulary_size * config.hidden_size
     packed = PACK and can_pack(torch.bfloat16)
-    return packed * config.vocabulary_size * config.hidden_size * torch.bfloat16.itemsize
+    scanned = SCAN and can_scan()
+    return size * (packed * torch.bfloat16.itemsize + scanned * torch.int8.itemsize)
 
 
 def model_dtype(config: GptOssConfig, name: str) -> torch.dtype:

@@ -64,6 +64,12 @@ class Model:
         """Logits of final hidden states [T, D]: fp32 [T, V]."""
         return self._head(hidden)
 
+    @torch.inference_mode()
+    def best(self, hidden: Tensor) -> int | None:
+        """The most likely token after a final hidden state [1, D], where that is found faster than
+        by logits."""
+        return self._head.best(hidden)
+
     def layers(self, tokens: Tensor, attention: StepAttention) -> Tensor:
         """All layers' work on a step's tokens [T]: [T, D]. Reads and writes tensors only, so that
         it can be captured in a graph."""

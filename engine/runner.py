@@ -31,7 +31,11 @@ class ModelRunner:
         sampled = [item.sequence for item in scheduled if item.samples]
         draws = [self._draw(sequence) for sequence in sampled]
         tokens: list[Sampled] = []
-        for first in range(0, len(draws), LOGIT_ROWS):
+        if len(draws) == 1 and draws[0].plain and sampled[0].constraint is None:
+            best = self._model.best(hidden)
+            if best is not None:
+                tokens.append(Sampled(best))
+        for first in range(len(tokens), len(draws), LOGIT_ROWS):
             rows = slice(first, first + LOGIT_ROWS)
             constraints = [sequence.constraint for sequence in sampled[rows]]
             allowed = allowed_tokens(constraints, self._vocabulary_size)

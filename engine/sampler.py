@@ -53,6 +53,12 @@ class Draw:
         return self.temperature < GREEDY_BELOW
 
     @property
+    def plain(self) -> bool:
+        """Whether it is the token with the highest logit of the model, and nothing more."""
+        edited = self.banned or self.bias or self.penalties is not None
+        return self.greedy and not edited and self.logprobs is None
+
+    @property
     def filtered(self) -> bool:
         """Whether some tokens are too unlikely to be drawn."""
         return not self.greedy and (self.top_p, self.top_k, self.min_p) != (None, None, None)
