@@ -15,7 +15,15 @@ from engine import mxfp4
 from engine.config import GptOssConfig, UnsupportedModelError
 from engine.experts import Experts, GroupedExperts, Router
 from engine.mxfp4 import StoredExperts
-from engine.products import ExpertProducts, PackedExperts, PackedProduct, PlainExperts, can_pack
+from engine.products import (
+    ExpertProducts,
+    PackedExperts,
+    PackedProduct,
+    PlainExperts,
+    PlainProduct,
+    Product,
+    can_pack,
+)
 from engine.stored import BYTES, Checkpoint, StoredTensor
 from engine.weights import AttentionWeights, LayerWeights, Weights
 
@@ -87,7 +95,7 @@ class _Loader:
         self._device = device
         self._keep_mxfp4 = keep_mxfp4
         self._pack = device == CPU and can_pack(dtype)
-        self._scratch: dict[tuple[int, int, int], Tensor] = {}
+        self._scratch: dict[tuple[int, ...], Tensor] = {}
 
     def weights(self) -> Weights:
         config = self._config
@@ -126,19 +134,27 @@ class _Loader:
         config = self._config
         width = config.query_heads * config.head_dim
         sizes = [width, config.kv_width, config.kv_width]
-        qkv = self._room(sum(sizes), config.hidden_size)
+        qkv = self._weight(sum(sizes), config.hidden_size)
         bias = self._room(sum(sizes))
         parts = zip("qkv", torch.split(qkv, sizes), torch.split(bias, sizes), strict=True)
         for name, part, part_bias in parts:
             self._fill(part, f"{prefix}{name}_proj.weight")
             self._fill(part_bias, f"{prefix}{name}_proj.bias")
+        # Before the next weight, which may take its room.
+        first = self._linear(qkv, bias)
+        output = self._fill(self._weight(config.hidden_size, width), prefix + "o_proj.weight")
+        output_bias = self._read(prefix + "o_proj.bias", config.hidden_size)
         return AttentionWeights(
-            qkv=qkv,
-            qkv_bias=bias,
-            output=self._read(prefix + "o_proj.weight", config.hidden_size, width),
-            output_bias=self._read(prefix + "o_proj.bias", config.hidden_size),
+            qkv=first,
+            output=self._linear(output, output_bias),
             sinks=self._read(prefix + "sinks", config.query_heads, dtype=torch.float32),
         )
+
+    def _weight(self, *shape: int) -> Tensor:
+        return self._room_once(shape, lambda: self._room(*shape))
+
+    def _linear(self, weight: Tensor, bias: Tensor) -> Product:
+        return PackedProduct(weight, bias) if self._pack else PlainProduct(weight, bias)
 
     def _experts(self, prefix: str) -> Experts:
         config = self._config
@@ -186,7 +202,8 @@ class _Loader:
         order: Callable[[Tensor], Tensor],
     ) -> ExpertProducts:
         """The products with matrices of shape (in, out), each put in `order`."""
-        places = self._matrix_room((len(bias), *shape))
+        each = (len(bias), *shape)
+        places = self._room_once(each, lambda: self._layout(each, self._dtype))
         for place, matrix in zip(places, self._matrices(name, *shape), strict=True):
             place.copy_(order(matrix)[0])
             self._made(place.nbytes)
@@ -201,13 +218,13 @@ class _Loader:
     def _layout(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return _product_layout(shape, dtype, self._device)
 
-    def _matrix_room(self, shape: tuple[int, int, int]) -> Tensor:
-        """Room for a layer's matrices; the same for every layer if they are packed from there, so
-        that the packed ones lie in memory without holes between them."""
+    def _room_once(self, shape: tuple[int, ...], make: Callable[[], Tensor]) -> Tensor:
+        """Room for matrices; the same for every layer if they are packed from there, so that the
+        packed ones lie in memory without holes between them."""
         if not self._pack:
-            return self._layout(shape, self._dtype)
+            return make()
         if shape not in self._scratch:
-            self._scratch[shape] = self._layout(shape, self._dtype)
+            self._scratch[shape] = make()
         return self._scratch[shape]
 
     def _matrices(self, name: str, inputs: int, outputs: int) -> Iterator[Tensor]:

@@ -77,9 +77,8 @@ class Model:
         for index, layer in enumerate(self._weights.layers):
             weights = layer.attention
             normed = self._norm(hidden, layer.attention_norm, self._eps)
-            qkv = F.linear(normed, weights.qkv, weights.qkv_bias)
-            attended = attention.attend(index, qkv, weights.sinks)
-            hidden = hidden + F.linear(attended, weights.output, weights.output_bias)
+            attended = attention.attend(index, weights.qkv(normed), weights.sinks)
+            hidden = hidden + weights.output(attended)
             normed = self._norm(hidden, layer.expert_norm, self._eps)
             hidden = hidden + layer.experts(normed)
         return hidden

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 
@@ -16,6 +17,25 @@ def can_pack(dtype: torch.dtype) -> bool:
     """Whether products with weights of this dtype are faster in oneDNN's order here."""
     supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
     return dtype == torch.bfloat16 and supported
+
+
+class Product(Protocol):
+    """A matrix from `in` to `out` with its bias."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Rows [N, in] to [N, out]."""
+        ...
+
+
+class PlainProduct:
+    """A weight [out, in] and a bias [out] as they are."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return F.linear(rows, self._weight, self._bias)
 
 
 class PackedProduct:

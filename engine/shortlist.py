@@ -55,7 +55,7 @@ class Shortlist:
         sums = torch._int_mm((wide / step).round().to(torch.int8), self._rounded.t())  # noqa: SLF001
         # What a rounded weight may have lost, in units of its row's step times the hidden one's.
         lost = MARGIN / math.sqrt(12) * (wide.norm().item() / step + self._longest)
-        torch.add(sums, lost, out=self._scores).mul_(self._steps)
+        self._scores.copy_(sums).add_(lost).mul_(self._steps)
         bounds, tokens = largest(self._scores, min(LISTED, self._scores.shape[1]))
         logits = self._weight[tokens[0]].float() @ wide[0]
         highest, place = logits.max(0)

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.experts import Experts
+from engine.products import Product
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """One attention: `qkv` [(Hq + 2 Hkv) * head_dim, D], `output` [D, Hq * head_dim], and `sinks`
-    [Hq], one extra logit a head, always fp32."""
+    """One attention: `qkv` from D to (Hq + 2 Hkv) * head_dim, `output` from Hq * head_dim to D, and
+    `sinks` [Hq], one extra logit a head, always fp32."""
 
-    qkv: Tensor
-    qkv_bias: Tensor
-    output: Tensor
-    output_bias: Tensor
+    qkv: Product
+    output: Product
     sinks: Tensor
 
 
