@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from engine.executor import add_engine_options, serve
+from engine.fair_steps import LATENCY_FACTOR
 from ipc.process import EXIT_CONFIGURATION, log_to_standard_error
 from ipc.security import SecurityError
 
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 max_waiting=options.max_waiting,
                 prefix_caching=options.prefix_caching,
                 tenant_weights=dict(options.tenant_weight),
+                latency_factor=options.latency_factor,
             ),
         )
     except (CheckpointError, ValueError) as error:
@@ -125,6 +127,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME=WEIGHT",
         help="a tenant's share against the others', which have 1",
     )
+    parser.add_argument(
+        "--latency-factor",
+        type=_latency_factor,
+        default=LATENCY_FACTOR,
+        metavar="F",
+        help="how much longer than with its own work alone a step of the tenant with the least work "
+        "may take; 0: no limit (%(default)g)",
+    )
     add_engine_options(parser)
     return parser.parse_args(arguments)
 
@@ -140,6 +150,13 @@ def _device(text: str) -> str:
     if re.fullmatch(r"auto|cpu|cuda(:\d+)?", text) is None:
         raise argparse.ArgumentTypeError(f"must be auto, cpu, cuda or cuda:N, not {text}")
     return text
+
+
+def _latency_factor(text: str) -> float:
+    value = float(text)
+    if value and not 1 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be 0, or 1 or more, not {text}")
+    return value
 
 
 def _positive(text: str) -> int:

@@ -1,6 +1,7 @@
 """Puts an engine together from a checkpoint and options."""
 
 import random
+import time
 from bisect import bisect_right
 from pathlib import Path
 
@@ -50,12 +51,23 @@ def build_core(directory: Path, options: EngineOptions) -> ModelCore:
         batch.step_tokens,
         options.prefix_caching,
     )
-    scheduler = Scheduler(cache, batch.sequences, batch.step_tokens, options.tenant_weights)
+    scheduler = Scheduler(
+        cache,
+        batch.sequences,
+        batch.step_tokens,
+        options.tenant_weights,
+        options.latency_factor,
+    )
     with loading(options.name, backend.loaded_bytes) as made:
         model = backend.load(directory, blocks, made)
     seeds = random.SystemRandom()
     return ModelCore(
-        info, ModelRunner(model), scheduler, lambda: seeds.getrandbits(63), options.max_waiting
+        info,
+        ModelRunner(model),
+        scheduler,
+        lambda: seeds.getrandbits(63),
+        options.max_waiting,
+        clock=time.monotonic,
     )
 
 

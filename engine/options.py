@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engine.fair_steps import LATENCY_FACTOR
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """None, and `auto`, mean the default that fits model and machine. `device` is `auto`, `cpu`,
-    `cuda` or `cuda:N`."""
+    `cuda` or `cuda:N`; a `latency_factor` of 0 is no limit."""
 
     name: str
     device: str = "auto"
@@ -21,6 +23,7 @@ class EngineOptions:
     max_waiting: int = 4096
     prefix_caching: bool = True
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    latency_factor: float = LATENCY_FACTOR
 
 
 @dataclass(frozen=True, slots=True)

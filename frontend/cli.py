@@ -100,6 +100,12 @@ def _check_weights(weights: list[str] | None) -> list[str]:
     return list(weights or ())
 
 
+def _check_factor(factor: float | None) -> float | None:
+    if factor and not 1 <= factor < float("inf"):
+        raise typer.BadParameter(f"{factor} is neither 0 nor 1 or more")
+    return factor
+
+
 def _check_device(device: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise typer.BadParameter(f"{device!r} is none of auto, cpu, cuda and cuda:N")
@@ -184,6 +190,14 @@ def serve(
             help="A tenant's share of the engine against the others', which have 1. Repeatable.",
         ),
     ] = None,
+    latency_factor: Annotated[
+        float | None,
+        typer.Option(
+            callback=_check_factor,
+            help="How many times as long as with its own work alone a step of the tenant with the "
+            "least work may take. 0: no limit. [dim]Default: 2.[/]",
+        ),
+    ] = None,
     step_timeout: Annotated[
         float | None,
         typer.Option(
@@ -249,6 +263,7 @@ def serve(
         engine += _given("--max-sequences", max_sequences)
         engine += _given("--max-step-tokens", max_step_tokens)
         engine += _given("--max-waiting", max_waiting)
+        engine += _given("--latency-factor", latency_factor)
         engine += [] if prefix_caching else ["--no-prefix-caching"]
         engine += [f"--tenant-weight={weight}" for weight in tenant_weight or []]
     engine += ["--name", name, *_given("--context-length", context_length)]
