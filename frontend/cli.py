@@ -100,6 +100,18 @@ def _check_weights(weights: list[str] | None) -> list[str]:
     return list(weights or ())
 
 
+def _check_factor(factor: float | None) -> float | None:
+    if factor and not 1 <= factor < float("inf"):
+        raise typer.BadParameter(f"{factor} is neither 0 nor 1 or more")
+    return factor
+
+
+def _check_device(device: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise typer.BadParameter(f"{device!r} is none of auto, cpu, cuda and cuda:N")
+    return device
+
+
 @app.command()
 def serve(
     model: Annotated[
@@ -133,19 +145,28 @@ def serve(
         int | None,
         typer.Option(help="KV cache blocks of 16 tokens. [dim]Default: by memory.[/]", min=1),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            callback=_check_device,
+            help="cpu, cuda or cuda:N. [dim]auto: a GPU if there is one.[/]",
+        ),
+    ] = "auto",
     dtype: Annotated[DType, typer.Option(help="Arithmetic of the model.")] = DType.AUTO,
     threads: Annotated[
         int | None, typer.Option(help="Threads of the engine. [dim]Default: by size.[/]", min=1)
     ] = None,
     max_sequences: Annotated[
         int | None,
-        typer.Option(help="Sequences that run at once. [dim]Default: 64.[/]", min=1),
+        typer.Option(
+            help="Sequences that run at once. [dim]Default: 64 on a CPU, 256 on a GPU.[/]", min=1
+        ),
     ] = None,
     max_step_tokens: Annotated[
         int | None,
         typer.Option(
             help="Tokens that the engine computes in one step, at least one a sequence. "
-            "[dim]Default: 512.[/]",
+            "[dim]Default: 512 on a CPU, 4096 on a GPU.[/]",
             min=1,
         ),
     ] = None,
@@ -167,6 +188,14 @@ def serve(
             metavar="NAME=WEIGHT",
             callback=_check_weights,
             help="A tenant's share of the engine against the others', which have 1. Repeatable.",
+        ),
+    ] = None,
+    latency_factor: Annotated[
+        float | None,
+        typer.Option(
+            callback=_check_factor,
+            help="How many times as long as with its own work alone a step of the tenant with the "
+            "least work may take. 0: no limit. [dim]Default: 2.[/]",
         ),
     ] = None,
     step_timeout: Annotated[
@@ -229,11 +258,12 @@ def serve(
     if script is not None:
         engine = ["engine.scripted", "--scripts", str(script)]
     else:
-        engine = ["engine", "--model", model, "--dtype", dtype.value]
+        engine = ["engine", "--model", model, "--device", device, "--dtype", dtype.value]
         engine += _given("--blocks", blocks) + _given("--threads", threads)
         engine += _given("--max-sequences", max_sequences)
         engine += _given("--max-step-tokens", max_step_tokens)
         engine += _given("--max-waiting", max_waiting)
+        engine += _given("--latency-factor", latency_factor)
         engine += [] if prefix_caching else ["--no-prefix-caching"]
         engine += [f"--tenant-weight={weight}" for weight in tenant_weight or []]
     engine += ["--name", name, *_given("--context-length", context_length)]
