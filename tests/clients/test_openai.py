@@ -12,6 +12,7 @@ from openai.types.responses import (
     Response,
     ResponseFunctionToolCall,
     ResponseInputParam,
+    ResponseTextConfigParam,
 )
 
 from tests.clients.conftest import MODEL, MakeAsyncClient
@@ -247,6 +248,11 @@ ANSWER_SCHEMA: dict[str, Any] = {
 }
 
 
+ANSWER_FORMAT: ResponseTextConfigParam = {
+    "format": {"type": "json_schema", "name": "city", "schema": ANSWER_SCHEMA}
+}
+
+
 def check_answer(text: str | None) -> None:
     answer = json.loads(text or "")
     assert list(answer) == ["city", "population", "size"]
@@ -260,7 +266,7 @@ def test_an_answer_by_a_schema(client: OpenAI, temperature: float) -> None:
     response = client.responses.create(
         model=MODEL,
         input=QUESTION,
-        text={"format": {"type": "json_schema", "name": "city", "schema": ANSWER_SCHEMA}},
+        text=ANSWER_FORMAT,
         **sampling,
     )
     assert response.status == "completed"
@@ -340,3 +346,70 @@ def test_a_prompt_that_was_seen_is_cached(client: OpenAI) -> None:
     assert first.usage.input_tokens == again.usage.input_tokens
     cached = again.usage.input_tokens_details.cached_tokens
     assert again.usage.input_tokens - 16 <= cached < again.usage.input_tokens
+
+
+EXTREME: list[dict[str, Any]] = [
+    {"ignore_eos": True, "max_completion_tokens": 120},
+    {"min_tokens": 90, "max_completion_tokens": 120},
+    {"logit_bias": {"200002": -100, "200005": -100, "200008": -100, "90": -100, "92": -100}},
+    {"temperature": 2, "top_k": 1},
+    {"stop": ["no such text"]},
+]
+
+
+@pytest.mark.parametrize("extreme", EXTREME, ids=lambda extreme: next(iter(extreme)))
+def test_an_answer_by_a_schema_whatever_the_sampling(
+    client: OpenAI, extreme: dict[str, Any]
+) -> None:
+    completion = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": QUESTION}],
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "city", "schema": ANSWER_SCHEMA, "strict": True},
+        },
+        extra_body={"seed": 3, **extreme},
+    )
+    check_answer(completion.choices[0].message.content)
+
+
+def test_an_answer_by_a_schema_that_is_cut(client: OpenAI) -> None:
+    """By a limit of a token, and by a stop string."""
+    response = client.responses.create(
+        model=MODEL, input=QUESTION, max_output_tokens=1, text=ANSWER_FORMAT
+    )
+    assert response.status == "incomplete"
+    stopped = client.responses.create(
+        model=MODEL, input=QUESTION, text=ANSWER_FORMAT, extra_body={"stop": '"popul'}
+    )
+    assert stopped.status == "completed"
+    assert stopped.output_text.startswith('{"city":')
+    assert "popul" not in stopped.output_text
+
+
+def test_a_strict_function_that_need_not_be_called(client: OpenAI) -> None:
+    """Two functions, and a format: it is one of the calls or the answer, each by its schema."""
+    strict: FunctionToolParam = {
+        "type": "function",
+        "name": "f-1_",
+        "parameters": ANSWER_SCHEMA,
+        "strict": True,
+    }
+    for seed in range(4):
+        response = client.responses.create(
+            model=MODEL,
+            input=QUESTION,
+            tools=[RESPONSES_TOOL, strict],
+            text=ANSWER_FORMAT,
+            extra_body={"seed": seed, "ignore_eos": True},
+            max_output_tokens=150,
+        )
+        last = response.output[-1]
+        if last.type == "function_call":
+            assert last.name in ("f-1_", RESPONSES_TOOL["name"])
+            arguments = json.loads(last.arguments)
+            if last.name == "f-1_":
+                check_answer(json.dumps(arguments))
+        else:
+            check_answer(response.output_text)
+        assert [item.type for item in response.output].count("function_call") <= 1
