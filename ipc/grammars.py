@@ -137,7 +137,8 @@ def error_of(matcher: LLMatcher) -> str:
 
 
 def _first_lines(error: str) -> str:
-    return " ".join(error.split())[:MAX_ERROR]
+    # What it says of options is for programs: a client has none.
+    return " ".join(error.partition(" Enable '")[0].split())[:MAX_ERROR]
 
 
 def _schema(text: str) -> str:
