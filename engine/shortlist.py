@@ -3,7 +3,8 @@ all tokens makes a short list, and the exact logits of that decide.
 
 For a single state the rough pass is in int8, which reads half as much as one in bf16; for several
 it is in bf16, whose results are searched as they are. Rounding moves a logit by less than a margin
-that is known, so that a list is known to hold the best token, or not to.
+that is known, so that a list is known to hold the best token, or not to. Of tokens with the same
+logit the first is the best, as in torch's argmax.
 """
 
 import math
@@ -60,10 +61,10 @@ class Int8Shortlist:
         self._scores.copy_(sums).add_(lost).mul_(self._steps)
         bounds, tokens = largest(self._scores, min(LISTED, self._scores.shape[1]))
         logits = self._weight[tokens[0]].float() @ wide[0]
-        highest, place = logits.max(0)
+        highest = logits.max()
         whole = bounds.shape[1] == self._scores.shape[1]
-        if whole or highest.item() >= bounds[0, -1].item() * step:
-            return int(tokens[0, place])
+        if whole or highest.item() > bounds[0, -1].item() * step:
+            return int(tokens[0, logits == highest].min())
         return None
 
 
@@ -99,7 +100,7 @@ class Bf16Shortlist:
         values, order = rough.gather(1, tokens).float().topk(LISTED_OF_CHUNKS + 1)
         tokens = tokens.gather(1, order[:, :-1])
         exact = torch.bmm(self._weight[tokens].float(), wide.unsqueeze(2)).squeeze(2)
-        best, place = exact.max(1)
+        best = exact.amax(1)
         bound = torch.maximum(highest[:, -1], values[:, -1])
         # States are rounded, too: what that moves is at most so long.
         moved = torch.minimum(
@@ -107,7 +108,7 @@ class Bf16Shortlist:
         )
         lost = BF16_STEP * (2 * best.abs() + MARGIN / math.sqrt(3) * moved)
         known = best - lost > bound
-        found = tokens.gather(1, place.unsqueeze(1)).squeeze(1)
+        found = tokens.masked_fill_(exact < best.unsqueeze(1), rough.shape[1]).amin(1)
         return [
             token if sure else None
             for token, sure in zip(found.tolist(), known.tolist(), strict=True)

@@ -1,5 +1,7 @@
 """The most likely token by a short list is the most likely token."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -122,3 +124,13 @@ def test_several_rows_by_the_real_product() -> None:
     assert found[2] is None
     for row in (0, 1, 3, 4, 5):
         assert found[row] in (None, exact(weight, hidden[row : row + 1]).argmax().item())
+
+
+@pytest.mark.parametrize("make", [Int8Shortlist, bf16_shortlist])
+def test_of_equal_rows_the_first(make: Callable[[Tensor], Int8Shortlist | Bf16Shortlist]) -> None:
+    """The demo model has tokens with the same row."""
+    weight, hidden = random(6000, 64).bfloat16(), random(1, 64, seed=1)
+    best = int(exact(weight, hidden).argmax())
+    weight[[17, 4999, 5998]] = weight[best].clone()
+    found = make(weight).best(hidden)
+    assert found in (min(17, best), [min(17, best)])
