@@ -186,7 +186,7 @@ leaves = scalars | listed() | anything
 nested = st.recursive(
     leaves, lambda inner: arrays(inner) | objects(inner) | alternatives(inner), max_leaves=5
 )
-cases = roots(nested) | leaves | scalars
+cases = roots(nested) | objects(leaves) | leaves | scalars
 
 # --- turns ---------------------------------------------------------------------------------------
 
