@@ -1,6 +1,7 @@
 """The smallest frontend: one DEALER socket that says what it is told and keeps what it hears."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import msgspec
@@ -11,6 +12,7 @@ from ipc.messages import (
     PROTOCOL_VERSION,
     EngineInfo,
     EngineStatus,
+    EngineToFrontend,
     ErrorResponse,
     Heartbeat,
     Hello,
@@ -18,6 +20,7 @@ from ipc.messages import (
     Step,
     Tokens,
 )
+from ipc.security import make_run_directory
 
 OWNER = Owner(frontend=1, epoch=1)
 PATIENCE_MS = 20_000
@@ -26,20 +29,32 @@ PATIENCE_MS = 20_000
 _decode_step = msgspec.msgpack.Decoder(Step).decode
 
 
-class Client:
-    """A connected frontend. Every wait fails after `PATIENCE_MS`."""
+@contextmanager
+def engine_address() -> Iterator[str]:
+    """An address for an engine in a directory that is gone afterwards."""
+    directory = make_run_directory()
+    yield f"ipc://{directory}/engine"
+    for file in directory.iterdir():
+        file.unlink()
+    directory.rmdir()
 
-    def __init__(self, address: str, owner: Owner = OWNER) -> None:
+
+class Client:
+    """A connected frontend. Every wait fails after `PATIENCE_MS`, but for that for the engine's
+    first answer, which may still have to start: it fails after `start_ms`."""
+
+    def __init__(self, address: str, owner: Owner = OWNER, start_ms: int = PATIENCE_MS) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
-        self._socket.rcvtimeo = PATIENCE_MS
+        self._socket.rcvtimeo = start_ms
         self._socket.connect(address)
         self.steps: list[tuple[int, Step]] = []
         self.send(Hello(PROTOCOL_VERSION, owner))
-        info = codec.engine_to_frontend(self._socket.recv_multipart()[-1])
+        info = self.hear_answer()
         assert isinstance(info, EngineInfo)
         self.info = info
+        self._socket.rcvtimeo = PATIENCE_MS
 
     def __enter__(self) -> "Client":
         return self
@@ -85,12 +100,16 @@ class Client:
     def status(self) -> EngineStatus:
         """Ask for the engine's status; steps that come before it are kept."""
         self.send(Heartbeat())
+        status = self.hear_answer()
+        assert isinstance(status, EngineStatus)
+        return status
+
+    def hear_answer(self) -> EngineToFrontend:
+        """The next message that is no step; steps that come before it are kept."""
         while True:
             worker, payload = self._socket.recv_multipart()
             if not worker:
-                status = codec.engine_to_frontend(payload)
-                assert isinstance(status, EngineStatus)
-                return status
+                return codec.engine_to_frontend(payload)
             self.steps.append((int(worker), _decode_step(payload)))
 
     def _tokens(self, stream_id: int) -> Iterator[Tokens]:

@@ -1,0 +1,124 @@
+"""The engines of the contract: how each is started, and what it cannot do by its nature."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from ipc.messages import Goodbye, Owner
+from tests.engine.checkpoints import random_tensors, save, small_config
+from tests.engine_contract.frontend import Frontend
+
+NAME = "contract"
+CONTEXT_LENGTH = 2048
+START_MS = 180_000
+"""vLLM takes half a minute to start on a busy core."""
+STOP_SECONDS = 30
+
+_REPEAT = {"tokens": list(range(10, 40)), "interval": 0.001, "then": "repeat"}
+_FOLLOWS = "it follows its script whatever the sampling"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One engine. `options` are those of its process, which may write files to a directory;
+    `lacks` gives the reason for each thing that it cannot do."""
+
+    name: str
+    module: str
+    options: Callable[[Path], list[str]]
+    lacks: dict[str, str] = field(default_factory=dict)
+    needs_module: str | None = None
+
+
+def _checkpoint_options(directory: Path) -> list[str]:
+    config = small_config()
+    return ["--model", str(save(directory / "tiny", config, random_tensors(config)))]
+
+
+def _torch_options(directory: Path) -> list[str]:
+    return [*_checkpoint_options(directory), "--blocks", "2000", "--threads", "1"]
+
+
+def _scripted_options(directory: Path) -> list[str]:
+    path = directory / "scripts.json"
+    path.write_text(json.dumps({"scripts": [_REPEAT]}))
+    return ["--scripts", str(path)]
+
+
+KINDS = (
+    Kind("torch", "engine", _torch_options),
+    Kind(
+        "scripted",
+        "engine.scripted",
+        _scripted_options,
+        lacks={
+            "sampling": _FOLLOWS,
+            "logprobs": "scripts have none",
+            "constraints": _FOLLOWS,
+            "prefix_cache": "it has no cache",
+        },
+    ),
+)
+
+
+class Engine:
+    """A running engine process. Every frontend of it has an id of its own, so that tests that
+    share a process share nothing else."""
+
+    _ids = count(1)
+
+    def __init__(self, kind: Kind, directory: Path, address: str) -> None:
+        self.kind = kind
+        self.address = address
+        self._log = directory / "log"
+        common = ["--listen", address, "--name", NAME, "--context-length", str(CONTEXT_LENGTH)]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", kind.module, *kind.options(directory), *common],
+                stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+
+    def need(self, ability: str) -> None:
+        """Skip the test, with the reason, if this engine cannot do that."""
+        if ability in self.kind.lacks:
+            pytest.skip(f"{self.kind.name}: {self.kind.lacks[ability]}")
+
+    @contextmanager
+    def frontend(self, owner: Owner | None = None) -> Iterator[Frontend]:
+        """A frontend that says Goodbye at the end."""
+        owner = owner or self.new_owner()
+        with Frontend(self.address, owner, START_MS) as frontend:
+            yield frontend
+            frontend.send(Goodbye())
+            # Closing at once could lose it.
+            frontend.wait_until_refused()
+
+    def new_owner(self) -> Owner:
+        """An owner that nobody else is."""
+        return Owner(next(self._ids), 1)
+
+    def terminate(self) -> int:
+        """End the process as the supervisor does; its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_SECONDS)
+
+    @property
+    def log(self) -> str:
+        """What the process has written to standard error."""
+        return self._log.read_text()
+
+
+def installed(kind: Kind) -> bool:
+    """Whether the engine's library is there."""
+    return kind.needs_module is None or importlib.util.find_spec(kind.needs_module) is not None
