@@ -24,7 +24,10 @@ START_MS = 180_000
 """vLLM takes half a minute to start on a busy core."""
 STOP_SECONDS = 30
 
-_REPEAT = {"tokens": list(range(10, 40)), "interval": 0.001, "then": "repeat"}
+_SCRIPTS = [
+    {"tokens": list(range(first, first + 30)), "interval": 0.001, "then": "repeat"}
+    for first in (10, 50)
+]
 _FOLLOWS = "it follows its script whatever the sampling"
 
 
@@ -51,7 +54,7 @@ def _torch_options(directory: Path) -> list[str]:
 
 def _scripted_options(directory: Path) -> list[str]:
     path = directory / "scripts.json"
-    path.write_text(json.dumps({"scripts": [_REPEAT]}))
+    path.write_text(json.dumps({"scripts": _SCRIPTS}))
     return ["--scripts", str(path)]
 
 
@@ -99,8 +102,10 @@ class Engine:
         """A frontend that says Goodbye at the end."""
         owner = owner or self.new_owner()
         with Frontend(self.address, owner, START_MS) as frontend:
-            yield frontend
-            frontend.send(Goodbye())
+            try:
+                yield frontend
+            finally:
+                frontend.send(Goodbye())
             # Closing at once could lose it.
             frontend.wait_until_refused()
 

@@ -121,11 +121,14 @@ class Frontend(Client):
         self.cancel(stream)
         return said
 
+    def settle(self) -> None:
+        """Hear all that the messages up to now have brought: it is said with the end of a request
+        that comes after them, at the latest. The answer to a heartbeat can overtake it."""
+        self.complete(max_tokens=1)
+        self.status()
+
     def heard(self, stream: Stream) -> int:
-        """How many messages were said of a stream up to now. The answer to a heartbeat may overtake
-        what the messages just before it brought, the answer to the next one may not."""
-        self.status()
-        self.status()
+        """How many messages about a stream were heard so far."""
         said = self._of(stream)
         return said.parts + (said.message != "")
 

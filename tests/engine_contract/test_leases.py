@@ -12,6 +12,7 @@ LONG = 1500
 
 def silent_from_now_on(frontend: Frontend, stream: Stream) -> bool:
     """Whether nothing is said of a stream any more, while another one is served."""
+    frontend.settle()
     before = frontend.heard(stream)
     frontend.complete(max_tokens=8)
     return frontend.heard(stream) == before
