@@ -40,21 +40,19 @@ def engine_address() -> Iterator[str]:
 
 
 class Client:
-    """A connected frontend. Every wait fails after `PATIENCE_MS`, but for that for the engine's
-    first answer, which may still have to start: it fails after `start_ms`."""
+    """A connected frontend. Every wait fails after `PATIENCE_MS`."""
 
-    def __init__(self, address: str, owner: Owner = OWNER, start_ms: int = PATIENCE_MS) -> None:
+    def __init__(self, address: str, owner: Owner = OWNER) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
-        self._socket.rcvtimeo = start_ms
+        self._socket.rcvtimeo = PATIENCE_MS
         self._socket.connect(address)
         self.steps: list[tuple[int, Step]] = []
         self.send(Hello(PROTOCOL_VERSION, owner))
         info = self.hear_answer()
         assert isinstance(info, EngineInfo)
         self.info = info
-        self._socket.rcvtimeo = PATIENCE_MS
 
     def __enter__(self) -> "Client":
         return self

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -20,8 +20,6 @@ from tests.engine_contract.frontend import Frontend
 
 NAME = "contract"
 CONTEXT_LENGTH = 2048
-START_MS = 180_000
-"""vLLM takes half a minute to start on a busy core."""
 STOP_SECONDS = 30
 
 _SCRIPTS = [
@@ -41,6 +39,7 @@ class Kind:
     options: Callable[[Path], list[str]]
     lacks: dict[str, str] = field(default_factory=dict)
     needs_module: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 def _checkpoint_options(directory: Path) -> list[str]:
@@ -58,6 +57,10 @@ def _scripted_options(directory: Path) -> list[str]:
     return ["--scripts", str(path)]
 
 
+def _vllm_options(directory: Path) -> list[str]:
+    return [*_checkpoint_options(directory), "--enforce-eager", "--dtype", "float32"]
+
+
 KINDS = (
     Kind("torch", "engine", _torch_options),
     Kind(
@@ -69,6 +72,19 @@ KINDS = (
             "logprobs": "scripts have none",
             "constraints": _FOLLOWS,
             "prefix_cache": "it has no cache",
+        },
+    ),
+    Kind(
+        "vllm",
+        "engine.vllm",
+        _vllm_options,
+        lacks={"constraints": "it refuses them"},
+        needs_module="vllm",
+        environment={
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "HF_HUB_OFFLINE": "1",
         },
     ),
 )
@@ -89,8 +105,17 @@ class Engine:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", kind.module, *kind.options(directory), *common],
                 stderr=log,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | kind.environment,
             )
+        self._wait_until_up()
+
+    def _wait_until_up(self) -> None:
+        """Wait for its socket, as long as the process lives: vLLM takes half a minute."""
+        socket = Path(self.address.removeprefix("ipc://"))
+        while not socket.exists():
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.02)
+                raise AssertionError(self.log)
 
     def need(self, ability: str) -> None:
         """Skip the test, with the reason, if this engine cannot do that."""
@@ -101,7 +126,7 @@ class Engine:
     def frontend(self, owner: Owner | None = None) -> Iterator[Frontend]:
         """A frontend that says Goodbye at the end."""
         owner = owner or self.new_owner()
-        with Frontend(self.address, owner, START_MS) as frontend:
+        with Frontend(self.address, owner) as frontend:
             try:
                 yield frontend
             finally:
