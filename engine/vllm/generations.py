@@ -81,7 +81,7 @@ class Generations:
         return [self._taken.popleft() for _ in range(len(self._taken))]
 
     def close(self) -> None:
-        """Give all generations up, end vLLM, and the thread, in which vLLM ends tasks of its own."""
+        """Give all generations up; end vLLM, and then the thread, where it ends its tasks."""
         done = asyncio.run_coroutine_threadsafe(self._abort_all(), self._loop)
         done.result(CLOSE_SECONDS)
         self._llm.shutdown(SHUTDOWN_SECONDS)

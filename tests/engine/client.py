@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Self
 
 import msgspec
 import zmq
@@ -54,7 +55,7 @@ class Client:
         assert isinstance(info, EngineInfo)
         self.info = info
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

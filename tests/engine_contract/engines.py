@@ -105,6 +105,7 @@ class Engine:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", kind.module, *kind.options(directory), *common],
                 stderr=log,
+                start_new_session=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | kind.environment,
             )
         self._wait_until_up()

@@ -1,6 +1,7 @@
 """What a request's sampling parameters do, as far as it can be seen from outside."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_without_a_seed_it_varies(sampled: Frontend) -> None:
 
 @pytest.mark.parametrize("only_best", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
 def test_a_filter_that_leaves_one_token(
-    sampled: Frontend, greedy: list[int], only_best: dict[str, float]
+    sampled: Frontend, greedy: list[int], only_best: dict[str, Any]
 ) -> None:
     assert sampled.complete(max_tokens=20, seed=1, **only_best).ids == greedy
 
