@@ -16,6 +16,7 @@ from engine.executor import add_engine_options, serve
 from engine.vllm import reaper
 from engine.vllm.core import Counters, EngineDiedError, EngineHungError, Limits, VllmCore
 from engine.vllm.generations import Generations
+from engine.vllm.requests import Abilities
 from engine.wakeup import Wakeup
 from ipc.messages import PROTOCOL_VERSION, EngineInfo
 from ipc.process import EXIT_CONFIGURATION, EXIT_HUNG, log_to_standard_error
@@ -23,6 +24,7 @@ from ipc.security import SecurityError
 
 log = logging.getLogger(__name__)
 
+PROCESSOR = "engine.vllm.processor:TurnProcessor"
 EXIT_DIED = 70
 """Exit status when vLLM's engine process has died (EX_SOFTWARE); a new one is to be started."""
 
@@ -32,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options, rest = parse(arguments)
     log_to_standard_error("engine", options.log_level)
     reaper.start()
-    # Read when vllm is imported.
+    # These are read when vllm is imported.
+    if options.constraints:
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", options.log_level.upper())
     counters, wakeup = Counters(), Wakeup()
@@ -65,6 +69,12 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     parser.add_argument("--name", help="what clients call the model; default: its directory's name")
     parser.add_argument("--context-length", type=int, metavar="N", help="in tokens")
     parser.add_argument(
+        "--constraints",
+        action="store_true",
+        help="serve schemas, grammars and forced calls; vLLM then uses its first model runner and "
+        "waits for each step's tokens before the next",
+    )
+    parser.add_argument(
         "--max-waiting",
         type=int,
         default=4096,
@@ -95,10 +105,14 @@ def _load(options: argparse.Namespace, rest: list[str], counters: Counters) -> A
     # Token ids in and out: no tokenizer. Requests have priorities.
     parsed.skip_tokenizer_init = True
     parsed.scheduling_policy = "priority"
+    if options.constraints:
+        parsed.logits_processors = [*(parsed.logits_processors or []), PROCESSOR]
     try:
         config = AsyncEngineArgs.from_cli_args(parsed).create_engine_config()
     except (ValueError, OSError) as error:
         _give_up(str(error))
+    if options.constraints and config.speculative_config is not None:
+        _give_up("--constraints and speculative decoding exclude each other in vLLM")
     return AsyncLLM.from_vllm_config(
         config, disable_log_stats=True, stat_loggers=[_stat_logger(counters)]
     )
@@ -153,7 +167,9 @@ def _limits(options: argparse.Namespace, llm: Any) -> Limits:
         live=options.max_waiting + config.scheduler_config.max_num_seqs,
         silence=options.step_timeout or float("inf"),
         total_blocks=config.cache_config.num_gpu_blocks or 0,
-        speculative=config.speculative_config is not None,
+        abilities=Abilities(
+            constraints=options.constraints, speculative=config.speculative_config is not None
+        ),
         error_code=_error_code,
     )
 

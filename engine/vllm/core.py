@@ -10,7 +10,8 @@ from engine.admission import RequestError, check_request
 from engine.core import SHUTTING_DOWN
 from engine.ledger import Entry, ErrorCode, Ledger, Steps
 from engine.vllm.generations import Generations
-from engine.vllm.requests import Output, finish_of, logprobs_of, work_of
+from engine.vllm.requests import Abilities, Output, finish_of, logprobs_of, work_of
+from ipc.grammars import GrammarError
 from ipc.messages import (
     BlockEvents,
     EngineInfo,
@@ -64,7 +65,7 @@ class Limits:
     live: int
     silence: float
     total_blocks: int = 0
-    speculative: bool = False
+    abilities: Abilities = field(default_factory=Abilities)
     error_code: Callable[[Exception], ErrorCode] = field(default=lambda _: "internal")
 
 
@@ -112,7 +113,7 @@ class VllmCore:
             return
         try:
             check_request(request, self.info)
-            work = work_of(request, self.info, speculative=self._limits.speculative)
+            work = work_of(request, self.info, self._limits.abilities)
             if len(self._live) >= self._limits.live:
                 raise RequestError("overloaded", FULL)
         except RequestError as error:
@@ -217,7 +218,9 @@ class VllmCore:
         if self._generations.dead:
             raise EngineDiedError("vLLM's engine process has died") from error
         entry, code = generation.entry, self._limits.error_code(error)
-        if code == "internal":
+        if isinstance(error, GrammarError):
+            code, reason = "invalid_request", f"the grammar cannot be compiled: {error}"
+        elif code == "internal":
             log.error("stream %d of %s", entry.stream_id, entry.owner, exc_info=error)
             reason = f"the engine failed on this request ({type(error).__name__})"
         else:

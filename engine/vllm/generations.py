@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Protocol
 
+from engine.constraint import compile_constraint
 from engine.vllm.requests import Output, Work
 
 
@@ -81,13 +82,16 @@ class Generations:
         return [self._taken.popleft() for _ in range(len(self._taken))]
 
     def close(self) -> None:
-        """Give all generations up; end vLLM, and then the thread, where it ends its tasks."""
-        done = asyncio.run_coroutine_threadsafe(self._abort_all(), self._loop)
-        done.result(CLOSE_SECONDS)
+        """Give all generations up; end vLLM, and then the thread with the tasks of vLLM's own."""
+        self._end_tasks()
         self._llm.shutdown(SHUTDOWN_SECONDS)
+        self._end_tasks()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_SECONDS)
         self._loop.close()
+
+    def _end_tasks(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(2 * CLOSE_SECONDS)
 
     # --- in the event loop's thread ---
 
@@ -101,14 +105,18 @@ class Generations:
         if task is not None:
             task.cancel()
 
-    async def _abort_all(self) -> None:
-        tasks = list(self._tasks.values())
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        await asyncio.wait([*tasks, asyncio.create_task(asyncio.sleep(0))])
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
 
     async def _run(self, number: int, work: Work) -> None:
         try:
+            if work.constraint is not None:
+                # Here, where a failure is the request's own, and not in vLLM's step.
+                await asyncio.to_thread(compile_constraint, work.constraint)
             params = self._make_params(work.sampling)
             outputs = self._llm.generate(work.prompt, params, str(number), priority=work.priority)
             async for output in outputs:

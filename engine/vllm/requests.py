@@ -6,7 +6,15 @@ from typing import Any, Protocol
 
 from engine.admission import RequestError
 from engine.sequence import END_TOKENS
-from ipc.messages import EngineInfo, Finish, GenerationRequest, Sampling, TokenLogprobs
+from engine.vllm.turns import packed
+from ipc.messages import (
+    Constraint,
+    EngineInfo,
+    Finish,
+    GenerationRequest,
+    Sampling,
+    TokenLogprobs,
+)
 
 MOST_SEED = 2**63 - 1
 
@@ -43,32 +51,46 @@ class Output(Protocol):
 @dataclass(frozen=True, slots=True)
 class Work:
     """What `AsyncLLM.generate` is given: a rendered prompt, the fields of `SamplingParams` that
-    depend on the request, and its priority."""
+    depend on the request, and its priority. `constraint` is to be compiled before that."""
 
     prompt: dict[str, Any]
     sampling: dict[str, Any]
     priority: int
+    constraint: Constraint | None = None
 
 
-def work_of(request: GenerationRequest, info: EngineInfo, *, speculative: bool = False) -> Work:
-    """A request that `check_request` has let pass, for vLLM. Raises RequestError for what vLLM
-    cannot do, in general or together with `speculative` decoding."""
-    for complaint in _complaints(request, speculative):
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What vLLM can do depends on how it was started: constrain output with our processor, and
+    sample in all ways unless it decodes speculatively."""
+
+    constraints: bool = False
+    speculative: bool = False
+
+
+def work_of(request: GenerationRequest, info: EngineInfo, abilities: Abilities) -> Work:
+    """A request that `check_request` has let pass, for vLLM. Raises RequestError for what it
+    cannot do."""
+    for complaint in _complaints(request, abilities):
         raise RequestError("invalid_request", f"this engine (vLLM) {complaint}")
     prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": request.prompt}
     if request.tenant or request.cache_salt:
         # The length keeps tenants apart whose names are each other's beginnings.
         prompt["cache_salt"] = f"{len(request.tenant)}:{request.tenant}{request.cache_salt}"
     room = info.context_length - len(request.prompt)
-    return Work(prompt, _sampling_of(request.sampling, room, info), request.priority)
+    sampling = _sampling_of(request.sampling, room, info)
+    if request.constraint is not None:
+        # The constraint says where the turn ends.
+        sampling |= {"extra_args": packed(request.constraint), "min_tokens": 0}
+    return Work(prompt, sampling, request.priority, request.constraint)
 
 
-def _complaints(request: GenerationRequest, speculative: bool) -> list[str]:
+def _complaints(request: GenerationRequest, abilities: Abilities) -> list[str]:
     sampling = request.sampling
     complaints = []
-    if request.constraint is not None:
-        complaints.append("cannot constrain its output to a schema, a grammar or a call")
-    if speculative and (sampling.min_p or sampling.logit_bias):
+    if request.constraint is not None and not abilities.constraints:
+        complaints.append("was started without --constraints: no schemas, grammars, forced calls")
+    if abilities.speculative and (sampling.min_p or sampling.logit_bias):
         complaints.append("cannot apply min_p or logit_bias while it decodes speculatively")
     return complaints
 

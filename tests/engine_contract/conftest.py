@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.engine.client import engine_address
-from tests.engine_contract.engines import KINDS, Engine, Kind, installed
+from tests.engine_contract.engines import CONSTRAINING_KINDS, KINDS, Engine, Kind, installed
 from tests.engine_contract.frontend import Frontend
 
 
@@ -46,8 +46,18 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
 def engine(request: pytest.FixtureRequest, processes: Processes) -> Iterator[Engine]:
+    """An engine of each kind."""
+    yield from _checked(request.param, processes)
+
+
+@pytest.fixture(params=CONSTRAINING_KINDS, ids=lambda kind: kind.name)
+def constraining_engine(request: pytest.FixtureRequest, processes: Processes) -> Iterator[Engine]:
+    """An engine that can constrain its output."""
+    yield from _checked(request.param, processes)
+
+
+def _checked(kind: Kind, processes: Processes) -> Iterator[Engine]:
     """An engine, which must hold nothing once the test is over."""
-    kind: Kind = request.param
     if not installed(kind):
         pytest.skip(f"{kind.name}: {kind.needs_module} is not installed here")
     engine = processes.get(kind)

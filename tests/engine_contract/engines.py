@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipc.messages import Goodbye, Owner
+from ipc.vocabulary import SIZE
 from tests.engine.checkpoints import random_tensors, save, small_config
 from tests.engine_contract.frontend import Frontend
 
@@ -31,62 +33,68 @@ _FOLLOWS = "it follows its script whatever the sampling"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One engine. `options` are those of its process, which may write files to a directory;
-    `lacks` gives the reason for each thing that it cannot do."""
+    """One engine. `options` makes those of its process, which may need files in a directory, with
+    `config` for the checkpoint; `lacks` gives the reason for each thing that it cannot do."""
 
     name: str
     module: str
-    options: Callable[[Path], list[str]]
+    options: Callable[[Path, dict[str, Any]], list[str]]
     lacks: dict[str, str] = field(default_factory=dict)
     needs_module: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
 
 
-def _checkpoint_options(directory: Path) -> list[str]:
-    config = small_config()
-    return ["--model", str(save(directory / "tiny", config, random_tensors(config)))]
+def _torch_options(directory: Path, config: dict[str, Any]) -> list[str]:
+    return ["--model", _checkpoint(directory, config), "--blocks", "2000", "--threads", "1"]
 
 
-def _torch_options(directory: Path) -> list[str]:
-    return [*_checkpoint_options(directory), "--blocks", "2000", "--threads", "1"]
+def _vllm_options(directory: Path, config: dict[str, Any]) -> list[str]:
+    model = _checkpoint(directory, config)
+    options = ["--model", model, "--enforce-eager", "--dtype", "float32"]
+    return options + (["--constraints"] if config else [])
 
 
-def _scripted_options(directory: Path) -> list[str]:
+def _scripted_options(directory: Path, config: dict[str, Any]) -> list[str]:
     path = directory / "scripts.json"
     path.write_text(json.dumps({"scripts": _SCRIPTS}))
     return ["--scripts", str(path)]
 
 
-def _vllm_options(directory: Path) -> list[str]:
-    return [*_checkpoint_options(directory), "--enforce-eager", "--dtype", "float32"]
+def _checkpoint(directory: Path, changes: dict[str, Any]) -> str:
+    config = small_config(**changes)
+    return str(save(directory / "tiny", config, random_tensors(config)))
 
 
-KINDS = (
-    Kind("torch", "engine", _torch_options),
-    Kind(
-        "scripted",
-        "engine.scripted",
-        _scripted_options,
-        lacks={
-            "sampling": _FOLLOWS,
-            "logprobs": "scripts have none",
-            "constraints": _FOLLOWS,
-            "prefix_cache": "it has no cache",
-        },
-    ),
-    Kind(
-        "vllm",
-        "engine.vllm",
-        _vllm_options,
-        lacks={"constraints": "it refuses them"},
-        needs_module="vllm",
-        environment={
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
-            "HF_HUB_OFFLINE": "1",
-        },
-    ),
+TORCH = Kind("torch", "engine", _torch_options)
+SCRIPTED = Kind(
+    "scripted",
+    "engine.scripted",
+    _scripted_options,
+    lacks={
+        "sampling": _FOLLOWS,
+        "logprobs": "scripts have none",
+        "prefix_cache": "it has no cache",
+    },
+)
+VLLM = Kind(
+    "vllm",
+    "engine.vllm",
+    _vllm_options,
+    needs_module="vllm",
+    environment={
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+    },
+)
+KINDS = (TORCH, SCRIPTED, VLLM)
+
+_O200K = {"vocab_size": SIZE, "hidden_size": 32, "num_hidden_layers": 2}
+"""Constraints need the vocabulary; the model is all the smaller for it."""
+CONSTRAINING_KINDS = tuple(
+    replace(kind, name=f"{kind.name}-o200k", config=_O200K) for kind in (TORCH, VLLM)
 )
 
 
@@ -103,7 +111,7 @@ class Engine:
         common = ["--listen", address, "--name", NAME, "--context-length", str(CONTEXT_LENGTH)]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", kind.module, *kind.options(directory), *common],
+                [sys.executable, "-m", kind.module, *kind.options(directory, kind.config), *common],
                 stderr=log,
                 start_new_session=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | kind.environment,

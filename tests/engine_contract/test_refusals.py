@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from ipc.messages import Constraint, Grammar
-from tests.engine_contract.engines import CONTEXT_LENGTH, Engine
+from tests.engine_contract.engines import CONTEXT_LENGTH
 from tests.engine_contract.frontend import Frontend
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -46,15 +45,6 @@ def test_a_prompt_without_room_for_a_token(frontend: Frontend, length: int) -> N
     said = frontend.complete([5] * length)
     assert (said.ids, said.end) == ([], "context_length_exceeded")
     assert str(length) in said.message
-
-
-def test_a_grammar_that_does_not_compile_is_a_bad_request(
-    engine: Engine, frontend: Frontend
-) -> None:
-    engine.need("constraints")
-    grammar = Grammar("regex", "(")
-    said = frontend.complete(constraint=Constraint(final=grammar))
-    assert (said.ids, said.end) == ([], "invalid_request")
 
 
 def test_others_go_on_beside_a_bad_request(frontend: Frontend) -> None:

@@ -15,9 +15,21 @@ from engine.executor import EngineListener, Executor
 from engine.ledger import ErrorCode
 from engine.vllm.core import Counters, EngineDiedError, EngineHungError, Limits, VllmCore
 from engine.vllm.generations import Generations
+from engine.vllm.requests import Abilities
+from engine.vllm.turns import packed
 from engine.wakeup import Wakeup
 from ipc import codec
-from ipc.messages import ErrorResponse, Finish, Owner, Reassign, TokenLogprobs, Tokens
+from ipc.messages import (
+    Constraint,
+    ErrorResponse,
+    Finish,
+    Grammar,
+    Owner,
+    Reassign,
+    TokenLogprobs,
+    Tokens,
+)
+from ipc.vocabulary import SIZE
 from tests.engine.builders import INFO, OWNER, make_request
 from tests.engine.client import PATIENCE_MS, Client
 from tests.engine.vllm.fake import (
@@ -229,6 +241,21 @@ def test_a_bad_request_never_reaches_vllm(system: System) -> None:
     system.run_until(system.ended())
     assert system.errors[0].code == "invalid_request"
     assert system.llm.calls == {}
+
+
+def test_a_grammar_that_does_not_compile_is_the_clients_fault() -> None:
+    with running(abilities=Abilities(constraints=True)) as system:
+        system.core.info = msgspec.structs.replace(INFO, vocabulary_size=SIZE)
+        for stream_id, pattern in ((1, "("), (2, "a")):
+            request = make_request(stream_id, prompt=[THREE])
+            constraint = Constraint(final=Grammar("regex", pattern))
+            system.core.add(OWNER, msgspec.structs.replace(request, constraint=constraint))
+        system.run_until(system.ended(2))
+        [error] = system.errors
+        assert (error.stream_id, error.code) == (1, "invalid_request")
+        assert "the grammar cannot be compiled" in error.message
+        [(_, params, _)] = system.llm.calls.values()
+        assert params["extra_args"] == packed(Constraint(final=Grammar("regex", "a")))
 
 
 def test_more_than_may_be_live_are_turned_away() -> None:

@@ -12,18 +12,16 @@ import psutil
 import pytest
 
 from engine.vllm.__main__ import EXIT_DIED
-from engine.vllm.requests import work_of
+from engine.vllm.requests import Abilities, work_of
 from ipc.process import EXIT_CONFIGURATION
 from tests.engine.builders import INFO, make_request
 from tests.engine.client import engine_address
 from tests.engine.vllm.fake import FakeAsyncLlm
-from tests.engine_contract.engines import KINDS, STOP_SECONDS, Engine
+from tests.engine_contract.engines import STOP_SECONDS, VLLM, Engine
 
 pytest.importorskip("vllm", reason="vLLM is not installed here")
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-KIND = next(kind for kind in KINDS if kind.name == "vllm")
 
 
 def test_the_fake_has_the_signatures_of_the_real_one() -> None:
@@ -47,7 +45,7 @@ def test_vllm_has_the_fields_that_are_set_and_read() -> None:
     from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
     request = make_request(1, seed=1, top_p=0.5, top_k=1, min_p=0.1, logit_bias={1: 1.0})
-    SamplingParams(**work_of(request, INFO).sampling)
+    SamplingParams(**work_of(request, INFO, Abilities()).sampling)
     assert {"token_ids", "logprobs", "finish_reason"} <= get_type_hints(CompletionOutput).keys()
     assert {"logprob", "rank"} <= get_type_hints(Logprob).keys()
     told = SchedulerStats()
@@ -59,7 +57,7 @@ def test_vllm_has_the_fields_that_are_set_and_read() -> None:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     with engine_address() as address:
-        engine = Engine(KIND, tmp_path, address)
+        engine = Engine(VLLM, tmp_path, address)
         with engine.process as process:
             yield engine
             process.kill()
@@ -98,7 +96,7 @@ def test_what_cannot_be_started_says_why_once(options: list[str], said: str) -> 
         [*command, "--model", "/nowhere", *options],
         capture_output=True,
         text=True,
-        env=os.environ | KIND.environment,
+        env=os.environ | VLLM.environment,
         timeout=60,
     )
     assert ended.returncode == EXIT_CONFIGURATION, ended.stderr

@@ -7,13 +7,19 @@ import pytest
 
 from engine.admission import RequestError
 from engine.sequence import END_TOKENS
-from engine.vllm.requests import finish_of, logprobs_of, work_of
-from ipc.messages import Constraint, EngineInfo, Finish, GenerationRequest, TokenLogprobs
+from engine.vllm.requests import Abilities, Work, finish_of, logprobs_of
+from engine.vllm.requests import work_of as work_with
+from engine.vllm.turns import packed
+from ipc.messages import Constraint, EngineInfo, Finish, GenerationRequest, Grammar, TokenLogprobs
 from ipc.vocabulary import SIZE
 from tests.engine.builders import INFO, make_request
 from tests.engine.vllm.fake import FakeCompletion, FakeLogprob
 
 FULL_INFO = EngineInfo(1, "full", context_length=100, vocabulary_size=SIZE)
+
+
+def work_of(request: GenerationRequest, info: EngineInfo, **abilities: bool) -> Work:
+    return work_with(request, info, Abilities(**abilities))
 
 
 def sampling_of(info: EngineInfo = FULL_INFO, **sampling: Any) -> dict[str, Any]:
@@ -101,11 +107,15 @@ def test_what_vllm_leaves_out_when_it_speculates_is_refused(sampling: dict[str, 
     work_of(make_request(1, min_p=0.0), FULL_INFO, speculative=True)
 
 
-def test_a_constraint_is_refused() -> None:
-    request = msgspec.structs.replace(make_request(1), constraint=Constraint())
-    with pytest.raises(RequestError, match="vLLM") as refused:
+def test_a_constraint() -> None:
+    constraint = Constraint(final=Grammar("regex", "a"))
+    request = msgspec.structs.replace(make_request(1, min_tokens=2), constraint=constraint)
+    with pytest.raises(RequestError, match="--constraints") as refused:
         work_of(request, FULL_INFO)
     assert refused.value.code == "invalid_request"
+    work = work_of(request, FULL_INFO, constraints=True)
+    assert work.constraint == constraint
+    assert (work.sampling["extra_args"], work.sampling["min_tokens"]) == (packed(constraint), 0)
 
 
 def test_endings() -> None:
