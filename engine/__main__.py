@@ -3,12 +3,14 @@
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from engine.executor import add_engine_options, serve
+from engine.fair_steps import LATENCY_FACTOR
 from ipc.process import EXIT_CONFIGURATION, log_to_standard_error
 from ipc.security import SecurityError
 
@@ -26,8 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Idle OpenMP threads otherwise spin, on cores that the other processes need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # After the options and the environment: importing torch takes seconds and reads them.
-    from engine.build import EngineOptions, build_core
+    from engine.build import build_core
     from engine.config import CheckpointError
+    from engine.options import EngineOptions
 
     demo = options.model == DEMO
     try:
@@ -36,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             directory,
             EngineOptions(
                 name=options.name or (DEMO_NAME if demo else directory.resolve().name),
+                device=options.device,
                 dtype=options.dtype,
                 threads=options.threads,
                 context_length=options.context_length,
@@ -46,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 max_waiting=options.max_waiting,
                 prefix_caching=options.prefix_caching,
                 tenant_weights=dict(options.tenant_weight),
+                latency_factor=options.latency_factor,
             ),
         )
     except (CheckpointError, ValueError) as error:
@@ -76,6 +81,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
     parser.add_argument("--model", default=DEMO, help="`demo` or a Hugging Face directory")
     parser.add_argument("--name", help="what clients call the model; default: its directory's name")
+    parser.add_argument(
+        "--device",
+        type=_device,
+        default="auto",
+        help="auto, cpu, cuda or cuda:N (%(default)s: a GPU if there is one)",
+    )
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--threads", type=_positive, metavar="N", help="of torch")
     parser.add_argument("--context-length", type=_positive, metavar="N", help="in tokens")
@@ -86,16 +97,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-sequences",
         type=_positive,
-        default=64,
         metavar="N",
-        help="that run at once (%(default)s)",
+        help="that run at once (64 on a CPU, 256 on a GPU)",
     )
     parser.add_argument(
         "--max-step-tokens",
         type=_positive,
-        default=512,
         metavar="N",
-        help="computed in one step, at least --max-sequences (%(default)s)",
+        help="computed in one step, at least --max-sequences (512 on a CPU, 4096 on a GPU)",
     )
     parser.add_argument(
         "--max-waiting",
@@ -118,6 +127,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME=WEIGHT",
         help="a tenant's share against the others', which have 1",
     )
+    parser.add_argument(
+        "--latency-factor",
+        type=_latency_factor,
+        default=LATENCY_FACTOR,
+        metavar="F",
+        help="how much longer than with its own work alone a step of the tenant with the least work "
+        "may take; 0: no limit (%(default)g)",
+    )
     add_engine_options(parser)
     return parser.parse_args(arguments)
 
@@ -127,6 +144,19 @@ def _tenant_weight(text: str) -> tuple[str, float]:
     if not name or not 0 < float(weight) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be NAME=WEIGHT with a weight above 0, not {text}")
     return name, float(weight)
+
+
+def _device(text: str) -> str:
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", text) is None:
+        raise argparse.ArgumentTypeError(f"must be auto, cpu, cuda or cuda:N, not {text}")
+    return text
+
+
+def _latency_factor(text: str) -> float:
+    value = float(text)
+    if value and not 1 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be 0, or 1 or more, not {text}")
+    return value
 
 
 def _positive(text: str) -> int:

@@ -117,7 +117,8 @@ class ModelCore:
 
     `new_seed` draws the seeds of requests that bring none. At most `max_waiting` sequences wait;
     more are answered with an overload error. `compile_constraint` works aside, so that what is
-    slow to compile holds up its own sequence alone.
+    slow to compile holds up its own sequence alone. `clock`, in seconds, tells the scheduler how
+    long steps take.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class ModelCore:
         new_seed: Callable[[], int],
         max_waiting: int = 4096,
         compile_constraint: Compile | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.info = info
         self._runner = runner
@@ -136,6 +138,7 @@ class ModelCore:
         self._new_seed = new_seed
         self._max_waiting = max_waiting
         self._compile = compile_constraint or _compile_in_thread()
+        self._clock = clock
         self._compiling: dict[Sequence, Future[CompiledConstraint]] = {}
         self._ledger = Ledger[Sequence]()
         self._steps = self._generated_tokens = self._prompt_tokens = 0
@@ -263,6 +266,7 @@ class ModelCore:
     def _run(self, scheduled: Sequences[Scheduled]) -> None:
         """Run and accept; when that raises, less at a time, so that only those end that raise
         alone."""
+        started = self._clock() if self._clock is not None else 0.0
         try:
             results = self._runner.run(scheduled)
         except Exception as error:
@@ -275,6 +279,8 @@ class ModelCore:
             else:
                 self._fail(scheduled[0].sequence, error, "internal", _failed(error))
             return
+        if self._clock is not None:
+            self._scheduler.observe(scheduled, self._clock() - started)
         for item, sampled in zip(scheduled, results, strict=True):
             self._accept(item, sampled)
 

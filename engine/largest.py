@@ -18,8 +18,9 @@ def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         return values.topk(count)
     chunks = values[:, : whole * CHUNK].view(len(values), whole, CHUNK)
     best = chunks.amax(-1).topk(count, sorted=False).indices
-    places = (best.unsqueeze(-1) * CHUNK + torch.arange(CHUNK)).flatten(1)
-    rest = torch.arange(whole * CHUNK, values.shape[1]).expand(len(values), -1)
+    places = (best.unsqueeze(-1) * CHUNK + torch.arange(CHUNK, device=values.device)).flatten(1)
+    rest = torch.arange(whole * CHUNK, values.shape[1], device=values.device)
+    rest = rest.expand(len(values), -1)
     places = torch.cat((places, rest), dim=1)
     highest, order = values.gather(1, places).topk(count)
     return highest, places.gather(1, order)

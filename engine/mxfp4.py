@@ -6,12 +6,27 @@ eight magnitudes. A scale is E8M0: the byte s stands for 2 ** (s - 127), and 255
 """
 
 import itertools
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 BLOCK = 32
 """Values that share a scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExperts:
+    """One layer's experts as a checkpoint stores them: uint8 blocks [E, out, in / 32, 16] and
+    scales [E, out, in / 32], biases [E, out]. Gate and up alternate in the first's outputs."""
+
+    gate_up_blocks: Tensor
+    gate_up_scales: Tensor
+    gate_up_bias: Tensor
+    down_blocks: Tensor
+    down_scales: Tensor
+    down_bias: Tensor
+
 
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _VALUES = torch.tensor([sign * value for sign in (1.0, -1.0) for value in _MAGNITUDES])

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 
@@ -16,6 +17,25 @@ def can_pack(dtype: torch.dtype) -> bool:
     """Whether products with weights of this dtype are faster in oneDNN's order here."""
     supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
     return dtype == torch.bfloat16 and supported
+
+
+class Product(Protocol):
+    """A matrix from `in` to `out` with its bias."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Rows [N, in] to [N, out]."""
+        ...
+
+
+class PlainProduct:
+    """A weight [out, in] and a bias [out] as they are."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return F.linear(rows, self._weight, self._bias)
 
 
 class PackedProduct:
@@ -69,8 +89,9 @@ class PlainExperts:
         self._bias = bias
 
     def grouped(self, rows: Tensor, expert: Tensor) -> Tensor:
-        counts = torch.bincount(expert, minlength=len(self._weight))
-        ends = counts.cumsum(0, dtype=torch.int32)
+        # No bincount: on a GPU that would wait for the numbers.
+        each = torch.arange(len(self._weight), device=expert.device)
+        ends = torch.searchsorted(expert, each, right=True, out_int32=True)
         product: Tensor = torch._grouped_mm(rows, self._weight, offs=ends)  # noqa: SLF001
         return product + self._bias[expert]
 

@@ -21,7 +21,7 @@ class ModelRunner:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._vocabulary_size = model.config.vocabulary_size
+        self._vocabulary_size = model.vocabulary_size
 
     def run(self, scheduled: Sequences[Scheduled]) -> list[Sampled | None]:
         """Compute the scheduled tokens; returns the next token of each sequence that is caught
@@ -31,11 +31,15 @@ class ModelRunner:
         sampled = [item.sequence for item in scheduled if item.samples]
         draws = [self._draw(sequence) for sequence in sampled]
         tokens: list[Sampled] = []
-        for first in range(0, len(draws), LOGIT_ROWS):
+        if len(draws) == 1 and draws[0].plain and sampled[0].constraint is None:
+            best = self._model.best(hidden)
+            if best is not None:
+                tokens.append(Sampled(best))
+        for first in range(len(tokens), len(draws), LOGIT_ROWS):
             rows = slice(first, first + LOGIT_ROWS)
             constraints = [sequence.constraint for sequence in sampled[rows]]
             allowed = allowed_tokens(constraints, self._vocabulary_size)
-            mask = None if allowed is None else torch.from_numpy(allowed)
+            mask = None if allowed is None else torch.from_numpy(allowed).to(hidden.device)
             tokens += sample(self._model.logits(hidden[rows]), draws[rows], mask)
         results = iter(tokens)
         return [next(results) if item.samples else None for item in scheduled]

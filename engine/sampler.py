@@ -53,6 +53,12 @@ class Draw:
         return self.temperature < GREEDY_BELOW
 
     @property
+    def plain(self) -> bool:
+        """Whether it is the token with the highest logit of the model, and nothing more."""
+        edited = self.banned or self.bias or self.penalties is not None
+        return self.greedy and not edited and self.logprobs is None
+
+    @property
     def filtered(self) -> bool:
         """Whether some tokens are too unlikely to be drawn."""
         return not self.greedy and (self.top_p, self.top_k, self.min_p) != (None, None, None)
@@ -105,8 +111,9 @@ def _scatter(
     """Change the logits of some tokens of each row, all rows in one go."""
     if not any(tokens):
         return
-    rows = torch.tensor([row for row, some in enumerate(tokens) for _ in some])
-    columns = torch.tensor([token for some in tokens for token in some])
+    device = logits.device
+    rows = torch.tensor([row for row, some in enumerate(tokens) for _ in some], device=device)
+    columns = torch.tensor([token for some in tokens for token in some], device=device)
     logits[rows, columns] = change(logits[rows, columns])
 
 
@@ -117,8 +124,10 @@ def _penalise(logits: Tensor, draws: Sequence[Draw]) -> None:
     edits = [(row, penalties.edits()) for row, penalties in penalised]
     rows = torch.cat([torch.full((len(tokens),), row) for row, (tokens, _, _) in edits])
     columns, factors, amounts = (
-        torch.from_numpy(np.concatenate([edit[part] for _, edit in edits])) for part in range(3)
+        torch.from_numpy(np.concatenate([edit[part] for _, edit in edits])).to(logits.device)
+        for part in range(3)
     )
+    rows = rows.to(logits.device)
     found = logits[rows, columns]
     found = torch.where(found > 0, found / factors, found * factors)
     logits[rows, columns] = found - amounts
@@ -154,12 +163,12 @@ def _draw(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     filtered = [index for index, draw in enumerate(draws) if draw.filtered]
     if len(filtered) == len(draws):
         return _draw_likely(logits, draws).tolist()
-    tokens = torch.empty(len(draws), dtype=torch.long)
+    tokens = torch.empty(len(draws), dtype=torch.long, device=logits.device)
     if filtered:
         tokens[filtered] = _draw_likely(logits[filtered], [draws[index] for index in filtered])
     free = [index for index, draw in enumerate(draws) if not draw.filtered]
     weights = (logits[free] if filtered else logits).exp_()
-    tokens[free] = _invert(weights, _uniforms([draws[index] for index in free]))
+    tokens[free] = _invert(weights, _uniforms([draws[index] for index in free], logits.device))
     return tokens.tolist()
 
 
@@ -180,12 +189,15 @@ def _draw_sorted(
     """Draw from the likeliest tokens of each row, their logits [B, K] descending: [B], and
     whether tokens beyond them pass the filters too, so that this draw does not count."""
     floor = logits.new_tensor([math.log(d.min_p) if d.min_p else -math.inf for d in draws])
-    top_k = torch.tensor([d.top_k or logits.shape[1] for d in draws])
-    top_p = torch.tensor([1.0 if d.top_p is None else d.top_p for d in draws], dtype=torch.float64)
+    device = logits.device
+    top_k = torch.tensor([d.top_k or logits.shape[1] for d in draws], device=device)
+    top_p = torch.tensor(
+        [1.0 if d.top_p is None else d.top_p for d in draws], dtype=torch.float64, device=device
+    )
     # In fp64, so that a row's sums depend on its own numbers alone.
     weights = candidates.double().exp()
     weights[candidates < floor.unsqueeze(1)] = 0
-    weights[torch.arange(candidates.shape[1]) >= top_k.unsqueeze(1)] = 0
+    weights[torch.arange(candidates.shape[1], device=device) >= top_k.unsqueeze(1)] = 0
     before = weights.cumsum(-1) - weights
     open_end = (weights[:, -1] > 0) & (top_k > candidates.shape[1])
     whole = weights.sum(-1)
@@ -196,14 +208,14 @@ def _draw_sorted(
         whole[unknown] = _mass(logits[unknown], floor[unknown])
     kept = (before < (top_p * whole).unsqueeze(1)) | (top_p == 1).unsqueeze(1)
     kept[:, 0] = True
-    place = _invert(weights * kept, _uniforms(draws))
+    place = _invert(weights * kept, _uniforms(draws, device))
     return tokens.gather(1, place.unsqueeze(1)).squeeze(1), open_end & (
         kept[:, -1] | (top_k < logits.shape[1])
     )
 
 
-def _uniforms(draws: Sequence[Draw]) -> Tensor:
-    return torch.tensor([draw.uniform for draw in draws], dtype=torch.float64)
+def _uniforms(draws: Sequence[Draw], device: torch.device) -> Tensor:
+    return torch.tensor([draw.uniform for draw in draws], dtype=torch.float64, device=device)
 
 
 def _mass(logits: Tensor, floor: Tensor | None = None) -> Tensor:
@@ -233,7 +245,11 @@ def _invert(weights: Tensor, uniforms: Tensor) -> Tensor:
     chunk = torch.searchsorted(ends, wanted, right=True)
     size = sums.gather(1, chunk)
     share = (wanted - (ends.gather(1, chunk) - size)) / size
-    inner = chunks[torch.arange(len(chunks)), chunk.squeeze(1)].double().cumsum(-1)
+    inner = (
+        chunks[torch.arange(len(chunks), device=chunks.device), chunk.squeeze(1)]
+        .double()
+        .cumsum(-1)
+    )
     # Below 1 in any case, so that no token after the last possible one is taken.
     share = share.clamp(0, 1 - 2**-40)
     place = torch.searchsorted(inner, inner[:, -1:] * share, right=True)
@@ -245,7 +261,8 @@ def _logprobs(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> l
     which is changed."""
     logits.sub_(logits.amax(-1, keepdim=True))
     normaliser = _mass(logits).log()
-    chosen = logits[torch.arange(len(tokens)), torch.tensor(tokens)].double() - normaliser
+    own = torch.tensor(tokens, device=logits.device).unsqueeze(1)
+    chosen = logits.gather(1, own).squeeze(1).double() - normaliser
     values, best = largest(logits, min(max(1, *counts), logits.shape[1]))
     values = values.double() - normaliser.unsqueeze(1)
     return [

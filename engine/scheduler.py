@@ -8,19 +8,22 @@ each taking half of what is left of the budget, so that a short prompt does not 
 When blocks run out, a sequence is preempted: its blocks are given back (they stay cached while
 there is room), it waits in its old place, and what is not cached any more is computed again. It
 is the last in order of the tenant with the largest share of the engine. A tenant that has less
-than its share and cannot start takes room from the largest in the same way.
+than its share and cannot start takes room from the largest in the same way. How much of each
+tenant's work a step has, `engine.fair_steps` says; its sequences then take turns.
 
     waiting --schedule, blocks for all its tokens--> running
     running --preempted----------------------------> waiting
     waiting, running --remove-----------------------> gone
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from engine.fair_steps import LATENCY_FACTOR, Load, StepShare, fair_step
 from engine.kv_cache import KvCache, Match
 from engine.sequence import Sequence
+from engine.step_costs import StepCosts
 from engine.tenants import Tenant, Tenants
 
 LOOK_AHEAD = 16
@@ -28,6 +31,7 @@ LOOK_AHEAD = 16
 to compute the same beginning."""
 
 _ORDER = attrgetter("order")
+_LAST_STEP = attrgetter("last_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class Scheduled:
         """Whether the sequence's next token can be sampled after this."""
         return self.count == self.sequence.remaining
 
+    @property
+    def generating(self) -> bool:
+        """Whether it is the token that was generated last."""
+        return self.sequence.remaining == 1 and self.sequence.output_tokens > 0
+
 
 @dataclass(slots=True)
 class Plan:
@@ -52,7 +61,11 @@ class Plan:
 
 
 class Scheduler:
-    """Waiting and running sequences, and the cache that their blocks come from."""
+    """Waiting and running sequences, and the cache that their blocks come from.
+
+    A step takes at most `latency_factor` times as long as with the work alone of the tenant that
+    has least; 0 is no limit.
+    """
 
     def __init__(
         self,
@@ -60,6 +73,7 @@ class Scheduler:
         max_sequences: int,
         max_step_tokens: int,
         weights: Mapping[str, float] | None = None,
+        latency_factor: float = LATENCY_FACTOR,
     ) -> None:
         if not 1 <= max_sequences <= max_step_tokens:
             raise ValueError("a step needs a token for each of at least one running sequence")
@@ -69,6 +83,9 @@ class Scheduler:
         self._tenants = Tenants(weights or {})
         self._max_sequences = max_sequences
         self._max_step_tokens = self._step_tokens = max_step_tokens
+        self._latency_factor = latency_factor
+        self._costs = StepCosts()
+        self._steps = 0
 
     @property
     def waiting(self) -> int:
@@ -95,25 +112,34 @@ class Scheduler:
     def schedule(self) -> Plan:
         """Plan a step; the caller runs it and hands each item to `advance`."""
         plan = Plan()
+        self._steps += 1
         self._step_tokens = min(self._step_tokens + 1, self._max_step_tokens)
         self._balance(plan)
         while True:
             self._make_all_room(plan)
-            counts = {sequence: 1 for sequence in self.running if sequence.remaining == 1}
-            self._catch_up(counts, plan)
+            share = self._step_share()
+            generating = self._generating(share)
+            counts = dict.fromkeys(generating, 1)
+            self._catch_up(counts, plan, share)
             if counts or not self.running:
                 break
             # Prompts alone are running, and none has room to go on.
             self._preempt_worst(plan)
-        for sequence in self.running:
-            if sequence.remaining == 1:
-                self._tenants.charge(sequence, 1)
+        for sequence in generating:
+            sequence.last_step = self._steps
+            self._tenants.charge(sequence, 1)
         plan.scheduled = [Scheduled(sequence, count) for sequence, count in counts.items()]
         return plan
 
     def advance(self, item: Scheduled) -> None:
         """Count a planned item as computed."""
         self.cache.advance(item.sequence, item.count)
+
+    def observe(self, scheduled: Iterable[Scheduled], seconds: float) -> None:
+        """Learn how long it took to run these, which are not yet advanced."""
+        counts = [(item.generating, item.count) for item in scheduled]
+        generating = sum(one for one, _ in counts)
+        self._costs.observe(generating, sum(count for one, count in counts if not one), seconds)
 
     def check(self) -> None:
         """Raise AssertionError unless the books agree with each other."""
@@ -157,11 +183,51 @@ class Scheduler:
         self._tenants.preempt(sequence)
         self.preemptions += 1
 
+    def _step_share(self) -> StepShare | None:
+        """How much of each tenant's work the step has, if it cannot have all of it."""
+        if not self._latency_factor or len(self._tenants) == 1 or not self._costs.known:
+            return None
+        loads = self._loads()
+        if not loads:
+            return None
+        return fair_step(loads, self._costs, self._latency_factor, self._step_tokens)
+
+    def _loads(self) -> dict[str, Load]:
+        generating = dict.fromkeys((tenant.name for tenant in self._tenants), 0)
+        prompts = {
+            tenant.name: len(tenant.waiting[0].tokens) if tenant.waiting else 0
+            for tenant in self._tenants
+        }
+        for sequence in self.running:
+            if sequence.remaining == 1:
+                generating[sequence.tenant] += 1
+            else:
+                prompts[sequence.tenant] += sequence.remaining
+        return {
+            tenant.name: Load(generating[tenant.name], prompts[tenant.name], tenant.weight)
+            for tenant in self._tenants
+        }
+
+    def _generating(self, share: StepShare | None) -> list[Sequence]:
+        """The sequences whose generated token the step computes; where not all can be, those that
+        have waited for it longest."""
+        able = [sequence for sequence in self.running if sequence.remaining == 1]
+        if share is None:
+            return able
+        able.sort(key=_LAST_STEP)
+        left = dict(share.generating)
+        chosen = []
+        for sequence in able:
+            if left[sequence.tenant]:
+                left[sequence.tenant] -= 1
+                chosen.append(sequence)
+        return chosen
+
     # --- those that have to catch up ------------------------------------------------------------
 
-    def _catch_up(self, counts: dict[Sequence, int], plan: Plan) -> None:
+    def _catch_up(self, counts: dict[Sequence, int], plan: Plan, share: StepShare | None) -> None:
         """Share out what is left of the budget among the prompts that run and that wait."""
-        budget = self._step_tokens - len(counts)
+        budget = self._step_tokens - len(counts) if share is None else share.prompt_tokens
         turns = _Turns(self.running)
         chunks: dict[Sequence, int] = {}
         while budget > 0:

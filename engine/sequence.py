@@ -18,7 +18,8 @@ class Sequence:
 
     `tokens` are the prompt and what was generated; `length_limit` bounds them, `seed` is the
     request's or was drawn for it. `order` is its place among its tenant's: priority, then arrival.
-    `cached_tokens` of the prompt were cached when it first started.
+    `cached_tokens` of the prompt were cached when it first started. `last_step` computed a token
+    that it had generated.
 
     The keys and values of the first `computed` tokens are cached in the blocks of `tables`, one a
     group of layers, which have room for `room` tokens. `hashes` name whole blocks of its tokens,
@@ -37,6 +38,7 @@ class Sequence:
     constraint: TurnConstraint | None = None
     order: tuple[int, int] = (0, 0)
     admitted: bool = False
+    last_step: int = 0
     cached_tokens: int | None = None
     computed: int = 0
     room: int = 0

@@ -1,47 +1,34 @@
 """The weights of a gpt-oss model, in the layout that the forward pass uses.
 
-D is the hidden size, I the intermediate size, E the number of experts, V the vocabulary size.
+D is the hidden size, V the vocabulary size.
 """
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.products import ExpertProducts
+from engine.experts import Experts
+from engine.products import Product
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """One attention: `qkv` [(Hq + 2 Hkv) * head_dim, D], `output` [D, Hq * head_dim], and `sinks`
-    [Hq], one extra logit a head, always fp32."""
+    """One attention: `qkv` from D to (Hq + 2 Hkv) * head_dim, `output` from Hq * head_dim to D, and
+    `sinks` [Hq], one extra logit a head, always fp32."""
 
-    qkv: Tensor
-    qkv_bias: Tensor
-    output: Tensor
-    output_bias: Tensor
+    qkv: Product
+    output: Product
     sinks: Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertWeights:
-    """One layer's experts: `router` [E, D], `gate_up` from D to 2I with the gate in the first half,
-    `down` from I to D."""
-
-    router: Tensor
-    router_bias: Tensor
-    gate_up: ExpertProducts
-    down: ExpertProducts
-
-
-@dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. `window` is its sliding window in tokens, None for full attention."""
+    """One layer."""
 
-    window: int | None
     attention_norm: Tensor
     attention: AttentionWeights
     expert_norm: Tensor
-    experts: ExpertWeights
+    experts: Experts
 
 
 @dataclass(frozen=True, slots=True)

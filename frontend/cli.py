@@ -108,48 +108,65 @@ def _check_weights(weights: list[str] | None) -> list[str]:
     return list(weights or ())
 
 
+def _check_factor(factor: float | None) -> float | None:
+    if factor and not 1 <= factor < float("inf"):
+        raise typer.BadParameter(f"{factor} is neither 0 nor 1 or more")
+    return factor
+
+
+def _check_device(device: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise typer.BadParameter(f"{device!r} is none of auto, cpu, cuda and cuda:N")
+    return device
+
+
 @dataclass(frozen=True, slots=True)
-class EngineSizes:
+class EngineSettings:
     """The options that are the engine's; None leaves the choice to it."""
 
+    device: str = "auto"
     dtype: DType = DType.AUTO
     threads: int | None = None
     blocks: int | None = None
     max_sequences: int | None = None
     max_step_tokens: int | None = None
     max_waiting: int | None = None
+    latency_factor: float | None = None
     prefix_caching: bool = True
     tenant_weight: list[str] = field(default_factory=list)
 
 
-def _torch_options(sizes: EngineSizes, arguments: list[str]) -> list[str]:
+def _torch_options(given: EngineSettings, arguments: list[str]) -> list[str]:
     """The options of `python -m engine`. Raises BadParameter for arguments that are vLLM's."""
     if arguments:
         raise typer.BadParameter(f"{' '.join(arguments)}: only --engine vllm takes more options")
-    options = ["--dtype", sizes.dtype.value]
-    options += _given("--blocks", sizes.blocks) + _given("--threads", sizes.threads)
-    options += _given("--max-sequences", sizes.max_sequences)
-    options += _given("--max-step-tokens", sizes.max_step_tokens)
-    options += _given("--max-waiting", sizes.max_waiting)
-    options += [] if sizes.prefix_caching else ["--no-prefix-caching"]
-    return options + [f"--tenant-weight={weight}" for weight in sizes.tenant_weight]
+    options = ["--device", given.device, "--dtype", given.dtype.value]
+    options += _given("--blocks", given.blocks) + _given("--threads", given.threads)
+    options += _given("--max-sequences", given.max_sequences)
+    options += _given("--max-step-tokens", given.max_step_tokens)
+    options += _given("--max-waiting", given.max_waiting)
+    options += _given("--latency-factor", given.latency_factor)
+    options += [] if given.prefix_caching else ["--no-prefix-caching"]
+    return options + [f"--tenant-weight={weight}" for weight in given.tenant_weight]
 
 
-def _vllm_options(sizes: EngineSizes, arguments: list[str]) -> list[str]:
+def _vllm_options(given: EngineSettings, arguments: list[str]) -> list[str]:
     """The options of `python -m engine.vllm`: what vLLM has a name for, then its own, which win.
     Raises BadParameter for what it cannot do."""
     absent = {
-        "--blocks": sizes.blocks,
-        "--threads": sizes.threads,
-        "--tenant-weight": sizes.tenant_weight,
+        "--device": given.device != "auto",
+        "--blocks": given.blocks,
+        "--threads": given.threads,
+        "--latency-factor": given.latency_factor is not None,
+        "--tenant-weight": given.tenant_weight,
     }
     for option in [option for option, value in absent.items() if value]:
         raise typer.BadParameter(f"--engine vllm has no {option}")
-    options = ["--dtype", sizes.dtype.value]
-    options += _given("--max-num-seqs", sizes.max_sequences)
-    options += _given("--max-num-batched-tokens", sizes.max_step_tokens)
-    options += _given("--max-waiting", sizes.max_waiting)
-    options += [] if sizes.prefix_caching else ["--no-enable-prefix-caching"]
+    options = ["--dtype", given.dtype.value]
+    options += _given("--max-num-seqs", given.max_sequences)
+    options += _given("--max-num-batched-tokens", given.max_step_tokens)
+    options += _given("--max-waiting", given.max_waiting)
+    options += [] if given.prefix_caching else ["--no-enable-prefix-caching"]
     return options + arguments
 
 
@@ -200,19 +217,28 @@ def serve(
         int | None,
         typer.Option(help="KV cache blocks of 16 tokens. [dim]Default: by memory.[/]", min=1),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            callback=_check_device,
+            help="cpu, cuda or cuda:N. [dim]auto: a GPU if there is one.[/]",
+        ),
+    ] = "auto",
     dtype: Annotated[DType, typer.Option(help="Arithmetic of the model.")] = DType.AUTO,
     threads: Annotated[
         int | None, typer.Option(help="Threads of the engine. [dim]Default: by size.[/]", min=1)
     ] = None,
     max_sequences: Annotated[
         int | None,
-        typer.Option(help="Sequences that run at once. [dim]Default: 64.[/]", min=1),
+        typer.Option(
+            help="Sequences that run at once. [dim]Default: 64 on a CPU, 256 on a GPU.[/]", min=1
+        ),
     ] = None,
     max_step_tokens: Annotated[
         int | None,
         typer.Option(
             help="Tokens that the engine computes in one step, at least one a sequence. "
-            "[dim]Default: 512.[/]",
+            "[dim]Default: 512 on a CPU, 4096 on a GPU.[/]",
             min=1,
         ),
     ] = None,
@@ -234,6 +260,14 @@ def serve(
             metavar="NAME=WEIGHT",
             callback=_check_weights,
             help="A tenant's share of the engine against the others', which have 1. Repeatable.",
+        ),
+    ] = None,
+    latency_factor: Annotated[
+        float | None,
+        typer.Option(
+            callback=_check_factor,
+            help="How many times as long as with its own work alone a step of the tenant with the "
+            "least work may take. 0: no limit. [dim]Default: 2.[/]",
         ),
     ] = None,
     step_timeout: Annotated[
@@ -301,21 +335,23 @@ def serve(
     command += ["--name", name, *_given("--context-length", context_length)]
     command += _given("--step-timeout", step_timeout)
     if script is None:
-        sizes = EngineSizes(
+        given = EngineSettings(
+            device=device,
             dtype=dtype,
             threads=threads,
             blocks=blocks,
             max_sequences=max_sequences,
             max_step_tokens=max_step_tokens,
             max_waiting=max_waiting,
+            latency_factor=latency_factor,
             prefix_caching=prefix_caching,
             tenant_weight=tenant_weight or [],
         )
         arguments = engine_arguments or []
         command += (
-            _vllm_options(sizes, arguments)
+            _vllm_options(given, arguments)
             if engine is Engine.VLLM
-            else _torch_options(sizes, arguments)
+            else _torch_options(given, arguments)
         )
     workers = num_postprocess_workers
     settings = RunSettings(

@@ -5,7 +5,8 @@ from itertools import count
 from pathlib import Path
 
 from bench.engine.measure import Prompts, report
-from engine.build import EngineOptions, build_core
+from engine.build import build_core
+from engine.options import EngineOptions
 from ipc.messages import GenerationRequest, Owner, Sampling
 
 OWNER = Owner(1, 1)

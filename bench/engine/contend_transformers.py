@@ -8,7 +8,7 @@ import transformers
 from transformers import AutoConfig, GptOssForCausalLM
 
 from bench.engine.measure import Prompts, report
-from engine.build import TINY_HIDDEN_SIZE
+from engine.cpu import TINY_HIDDEN_SIZE
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.attention import runs_of, slots_of
+from engine.attention import runs_of
+from engine.torch_attention import slots_of
 
 
 @given(

@@ -13,9 +13,10 @@ from openai_harmony import (
 )
 from transformers import GptOssForCausalLM
 
-from engine.build import EngineOptions, build_core
+from engine.build import build_core
 from engine.core import ModelCore
 from engine.demo.expand import demo_checkpoint
+from engine.options import EngineOptions
 from engine.sequence import END_TOKENS
 from tests.engine.builders import make_request
 from tests.engine.test_generation import generate

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.build import EngineOptions, build_core
+from engine.build import build_core
 from engine.core import ModelCore
+from engine.options import EngineOptions
 from ipc.messages import GenerationRequest
 from tests.engine.builders import OWNER, make_request
 

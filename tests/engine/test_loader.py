@@ -18,8 +18,9 @@ from safetensors.torch import save_file
 
 from engine.config import CheckpointError, RopeConfig, UnsupportedModelError, parse_config
 from engine.config import read_config as read
+from engine.experts import GroupedExperts
 from engine.loader import load_weights, weight_bytes
-from engine.products import PackedExperts, PackedProduct, PlainExperts
+from engine.products import PackedExperts, PackedProduct, PlainExperts, PlainProduct
 from engine.stored import FLOATS, open_file
 from tests.engine.checkpoints import quantized, random_tensors, save, small_config
 
@@ -225,7 +226,7 @@ def storage_bytes(value: object) -> Iterator[int]:
     elif isinstance(value, PackedProduct):
         # Packed weights show no storage, and the biases are parts of one tensor.
         yield sum(part.nbytes for part in vars(value).values())
-    elif isinstance(value, PlainExperts | PackedExperts):
+    elif isinstance(value, PlainProduct | PlainExperts | PackedExperts):
         yield from storage_bytes(list(vars(value).values()))
 
 
@@ -247,7 +248,7 @@ import sys
 from pathlib import Path
 import torch
 from engine import head
-from engine.build import make_head, table_dtype
+from engine.cpu import make_head, table_dtype
 from engine.config import read_config
 from engine.head import RefinedHead
 from engine.loader import load_weights, weight_bytes
@@ -257,7 +258,7 @@ def kilobytes(field):
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 torch.set_num_threads(1)
-head.PACK = sys.argv[2] == "never"
+head.PACK = head.SCAN = False
 config = read_config(Path(sys.argv[1]))
 dtype, tables = getattr(torch, sys.argv[2]), table_dtype(sys.argv[2])
 # What importing took, and what the libraries take once, is none of the weights.
@@ -273,7 +274,7 @@ print((kilobytes("VmHWM") - before) * 1024 / weight_bytes(config, dtype, tables)
 @pytest.mark.parametrize(("dtype", "packed"), [("float32", False), ("bfloat16", True)])
 def test_the_peak_of_loading(tmp_path: Path, dtype: str, packed: bool) -> None:
     """In a process of its own: its resident peak, mapped pages of the files included, over what it
-    had before. The packed unembedding is left out."""
+    had before. The unembedding's copies are left out."""
     config = small_config(
         num_hidden_layers=16,
         hidden_size=256,
@@ -339,6 +340,8 @@ def test_mxfp4_experts_equal_their_plain_values(tmp_path: Path) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         first, second = (load_weights(path, read(path), dtype) for path in (plain, packed))
         one, other = first.layers[0].experts, second.layers[0].experts
+        assert isinstance(one, GroupedExperts)
+        assert isinstance(other, GroupedExperts)
         experts = torch.arange(config["num_local_experts"])
         for size, products in (
             (config["hidden_size"], (one.gate_up, other.gate_up)),

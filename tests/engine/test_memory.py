@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.build import EngineOptions, build_core
+from engine.build import build_core
 from engine.config import CheckpointError
 from engine.memory import WORKING_BYTES, available_memory, fitting_blocks
+from engine.options import EngineOptions
 
 GB = 10**9
 
@@ -47,7 +48,7 @@ def test_it_is_told_before_anything_is_loaded(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
-    monkeypatch.setattr("engine.build.available_memory", lambda: WORKING_BYTES)
+    monkeypatch.setattr("engine.cpu.available_memory", lambda: WORKING_BYTES)
     torch.set_num_threads(1)
     with pytest.raises(CheckpointError, match="too little memory"):
         build_core(tmp_path, EngineOptions("tiny", threads=1))

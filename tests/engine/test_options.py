@@ -17,3 +17,17 @@ def test_weights_that_are_none(weight: str, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         parse(["--listen", "ipc:///x", "--tenant-weight", weight])
     assert "tenant-weight" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("factor", ["-1", "0.5", "inf", "nan", "x"])
+def test_factors_that_are_none(factor: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--listen", "ipc:///x", "--latency-factor", factor])
+    assert "latency-factor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "mps"])
+def test_devices_that_are_none(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--listen", "ipc:///x", "--device", device])
+    assert "--device" in capsys.readouterr().err

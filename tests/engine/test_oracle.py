@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 from transformers import GptOssForCausalLM
 
-from engine import attention, head
+from engine import head, torch_attention
+from engine.attention import AttentionBackend
 from engine.batch import Slice
-from engine.config import read_config
+from engine.config import GptOssConfig, read_config
 from engine.head import ExactHead, Head, RefinedHead
 from engine.loader import load_weights
 from engine.model import Model
+from engine.torch_attention import TorchAttention
 from tests.engine.checkpoints import VOCABULARY, WINDOW
 
 BLOCK = 4
@@ -42,21 +44,38 @@ def oracle(checkpoint: Path) -> Oracle:
     return load_oracle(checkpoint)
 
 
-@pytest.fixture
-def model(checkpoint: Path) -> Model:
-    return load_model(checkpoint)
+@pytest.fixture(params=["torch", "flashinfer"])
+def model(
+    checkpoint: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Model:
+    """With each attention; flashinfer's kernels by their reference."""
+    if request.param == "torch":
+        return load_model(checkpoint)
+    reference = pytest.importorskip("tests.engine.flashinfer_reference", exc_type=ImportError)
+    reference.install(monkeypatch)
+    return load_model(checkpoint, make_attention=flashinfer_attention)
+
+
+def flashinfer_attention(config: GptOssConfig, dtype: torch.dtype) -> AttentionBackend:
+    from engine.flashinfer_attention import FlashinferAttention
+
+    return FlashinferAttention(config, 2 * BLOCKS, BLOCK, dtype, torch.device("cpu"))
+
+
+def torch_only(config: GptOssConfig, dtype: torch.dtype) -> AttentionBackend:
+    return TorchAttention(config, 2 * BLOCKS, BLOCK, dtype)
 
 
 def load_model(
     directory: Path,
     dtype: torch.dtype = torch.float32,
     make_head: Callable[[Tensor], Head] = ExactHead,
+    make_attention: Callable[[GptOssConfig, torch.dtype], AttentionBackend] = torch_only,
 ) -> Model:
     config = read_config(directory)
     weights = load_weights(directory, config, dtype)
-    return Model(
-        config, weights, make_head(weights.unembedding), blocks=2 * BLOCKS, block_size=BLOCK
-    )
+    head = make_head(weights.unembedding)
+    return Model(weights, head, make_attention(config, dtype), config.rms_norm_eps)
 
 
 def forward(model: Model, slices: Sequence[Slice], wanted: Sequence[bool] | None = None) -> Tensor:
@@ -106,7 +125,7 @@ def test_prompt_in_chunks(model: Model, oracle: Oracle, sizes: list[int], table:
         position = end
 
 
-@pytest.mark.parametrize("gather_size", [0, 1500, attention.GATHER_SIZE])
+@pytest.mark.parametrize("gather_size", [0, 1500, torch_attention.GATHER_SIZE])
 def test_decode_beside_prefill(
     model: Model,
     oracle: Oracle,
@@ -114,7 +133,7 @@ def test_decode_beside_prefill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Sequences of several lengths decode in one batch while another is still prefilled."""
-    monkeypatch.setattr(attention, "GATHER_SIZE", gather_size)
+    monkeypatch.setattr(torch_attention, "GATHER_SIZE", gather_size)
     prompts = [tokens(count, seed=count) for count in (40, 9, 60, 3, 24)]
     starts = [36, 5, 56, 0, 20]
     tables = [contiguous(0), contiguous(60), scattered(120), scattered(121), contiguous(190)]
@@ -139,7 +158,7 @@ def test_long_runs_are_read_in_place(
     model: Model, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two long runs are two views, merged by their log-sum-exp."""
-    monkeypatch.setattr(attention, "SHORT_RUN", 1)
+    monkeypatch.setattr(torch_attention, "SHORT_RUN", 1)
     prompt = tokens(75)
     table = [*range(30, 40), *range(10, 20)]
     model.forward([Slice(prompt[:70], 0, both(table))])

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.experts import experts_forward
+from engine.experts import GroupedExperts, Router
 from engine.products import ExpertProducts, PackedExperts, PackedProduct, PlainExperts, can_pack
-from engine.weights import ExpertWeights
 
 EXPERTS, WIDTH = 4, 32
 bf16 = pytest.mark.skipif(not can_pack(torch.bfloat16), reason="this machine has no bf16 products")
@@ -52,14 +51,15 @@ def test_products(products: ExpertProducts) -> None:
 def test_one_token_takes_the_same_way_to_the_same_result() -> None:
     matrices, bias = weights(torch.float32)
     generator = torch.Generator().manual_seed(2)
-    experts = ExpertWeights(
-        router=torch.randn(EXPERTS, WIDTH, generator=generator),
-        router_bias=torch.zeros(EXPERTS),
+    experts = GroupedExperts(
+        Router(torch.randn(EXPERTS, WIDTH, generator=generator), torch.zeros(EXPERTS), kept=2),
         gate_up=PlainExperts(matrices, bias),
         down=PlainExperts(matrices[:, :, :WIDTH], bias[:, :WIDTH]),
+        alpha=1.702,
+        limit=7.0,
     )
     hidden = torch.randn(3, WIDTH, generator=generator)
-    together = experts_forward(hidden, experts, 2, 1.702, 7.0)
+    together = experts(hidden)
     for place in range(3):
-        alone = experts_forward(hidden[place : place + 1], experts, 2, 1.702, 7.0)
+        alone = experts(hidden[place : place + 1])
         assert torch.allclose(alone[0], together[place], rtol=1e-4, atol=1e-3)

@@ -16,6 +16,8 @@ def run_step(scheduler: Scheduler) -> Plan:
     """Schedule, compute, and generate token 0 wherever a sequence is caught up with."""
     plan = scheduler.schedule()
     scheduler.check()
+    # Costs with which it is worth while to hold tenants back.
+    scheduler.observe(plan.scheduled, 1.0 + sum(item.count for item in plan.scheduled))
     for item in plan.scheduled:
         samples = item.samples
         scheduler.advance(item)

@@ -33,13 +33,14 @@ def command(run: list[RunSettings], *arguments: str) -> str:
 
 
 def test_the_built_in_engine(run: list[RunSettings]) -> None:
-    assert command(run) == "engine --model demo --name antiphon-demo --dtype auto"
+    assert command(run) == "engine --model demo --name antiphon-demo --device auto --dtype auto"
     options = ("--blocks", "7", "--threads", "2", "--max-sequences", "3", "--max-step-tokens", "9")
     more = ("--max-waiting", "5", "--no-prefix-caching", "--tenant-weight", "a=2")
-    assert command(run, "dir/m", "--context-length", "64", *options, *more) == (
-        "engine --model dir/m --name m --context-length 64 --dtype auto --blocks 7 --threads 2 "
-        "--max-sequences 3 --max-step-tokens 9 --max-waiting 5 --no-prefix-caching "
-        "--tenant-weight=a=2"
+    rest = ("--device", "cpu", "--latency-factor", "2")
+    assert command(run, "dir/m", "--context-length", "64", *options, *more, *rest) == (
+        "engine --model dir/m --name m --context-length 64 --device cpu --dtype auto --blocks 7 "
+        "--threads 2 --max-sequences 3 --max-step-tokens 9 --max-waiting 5 --latency-factor 2.0 "
+        "--no-prefix-caching --tenant-weight=a=2"
     )
 
 
@@ -61,6 +62,8 @@ def test_vllm(run: list[RunSettings]) -> None:
         (["m", "typo"], "only --engine vllm takes more options"),
         (["m", "--engine", "vllm", "--blocks", "7"], "--engine vllm has no --blocks"),
         (["m", "--engine", "vllm", "--threads", "7"], "--engine vllm has no --threads"),
+        (["m", "--engine", "vllm", "--device", "cpu"], "--engine vllm has no --device"),
+        (["m", "--engine", "vllm", "--latency-factor", "0"], "has no --latency-factor"),
         (["m", "--engine", "vllm", "--tenant-weight", "a=2"], "has no --tenant-weight"),
         (["m", "--engine", "other"], "other"),
     ],
