@@ -16,7 +16,8 @@ test: $(STAMP) $(KERNELS)
 # vLLM pins its own torch: an environment of its own. What it brings for images and sound is not
 # used, and has to fit its torch to be imported.
 test-vllm: .venv-vllm
-	.venv-vllm/bin/python -m pytest -q -k vllm -p no:cacheprovider tests/engine_contract tests/engine/vllm
+	.venv-vllm/bin/python -m pytest -q -k vllm --timeout 300 -p no:cacheprovider \
+		tests/engine_contract tests/engine/vllm
 
 .venv-vllm:
 	$(PYTHON) -m venv $@

@@ -161,6 +161,16 @@ def test_goodbye_drops_all(engine: Engine, frontend: Frontend) -> None:
         assert (status.running, status.waiting, status.kept) == (0, 0, 0)
 
 
+def test_a_frontend_that_is_gone_without_a_word_is_dropped(
+    engine: Engine, frontend: Frontend
+) -> None:
+    with Frontend(engine.address, engine.new_owner()) as gone:
+        gone.hear(gone.generate(max_tokens=LONG), at_least=1)
+        assert frontend.status().running == 1
+    while frontend.status().running:
+        pass
+
+
 def test_a_later_life_of_a_frontend_drops_the_earlier_one(engine: Engine) -> None:
     owner = engine.new_owner()
     with engine.frontend(owner) as old:

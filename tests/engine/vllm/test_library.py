@@ -14,10 +14,13 @@ import pytest
 from engine.vllm.__main__ import EXIT_DIED
 from engine.vllm.requests import Abilities, work_of
 from ipc.process import EXIT_CONFIGURATION
+from ipc.vocabulary import SIZE
 from tests.engine.builders import INFO, make_request
+from tests.engine.checkpoints import random_tensors, save, small_config
 from tests.engine.client import engine_address
 from tests.engine.vllm.fake import FakeAsyncLlm
 from tests.engine_contract.engines import STOP_SECONDS, VLLM, Engine
+from tests.servers import running
 
 pytest.importorskip("vllm", reason="vLLM is not installed here")
 
@@ -80,6 +83,26 @@ def test_when_ours_is_killed_its_processes_end(engine: Engine) -> None:
     children = _children(engine)
     engine.process.kill()
     assert not psutil.wait_procs(children, STOP_SECONDS)[1]
+
+
+def test_a_server_gets_a_new_engine_when_vllm_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in VLLM.environment.items():
+        monkeypatch.setenv(name, value)
+    config = small_config(vocab_size=SIZE, hidden_size=32, num_hidden_layers=2)
+    model = save(tmp_path / "model", config, random_tensors(config))
+    request = {"model": "model", "input": "Hi", "max_output_tokens": 16, "temperature": 0}
+    with running(str(model), "--engine", "vllm", "--", "--enforce-eager") as server:
+        status, before = server.post("/v1/responses", request)
+        assert (status, before["usage"]["output_tokens"]) == (200, 16)
+        children = psutil.Process(server.process.pid).children(recursive=True)
+        next(child for child in children if "EngineCore" in child.name()).kill()
+        server.wait_until(lambda: server.get("/health")[0] == 503)
+        server.wait_until(lambda: server.get("/health")[0] == 200, seconds=60)
+        status, after = server.post("/v1/responses", request)
+        assert (status, after["usage"]) == (200, before["usage"])
+        server.wait_until_idle()
 
 
 @pytest.mark.parametrize(
