@@ -35,14 +35,16 @@ def said(*ids: int, finish: str | None = None, cached: int | None = 0) -> FakeOu
 
 HANG = object()
 """In a script: nothing more comes until the request is aborted."""
+GATE = object()
+"""In a script: nothing more comes until the test opens the gate for all."""
 
 ScriptItem = FakeOutput | Exception | object
 
 
 @dataclass(slots=True)
 class FakeAsyncLlm:
-    """Follows, for a prompt, the script of its first token. A script's items come in steps that
-    all requests share, as vLLM's do; `errored` may be set by the test."""
+    """Follows, for a prompt, the script of its first token. `errored` may be set by the test;
+    `at_gate` is released by each request that gets to a gate, `idle` set by an aborted one."""
 
     scripts: dict[int, list[ScriptItem]]
     errored: bool = False
@@ -50,6 +52,20 @@ class FakeAsyncLlm:
     aborted: list[str] = field(default_factory=list)
     shut_down: bool = False
     idle: threading.Event = field(default_factory=threading.Event)
+    at_gate: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def open_gate(self, requests: int) -> None:
+        """Once so many requests are there, let all of them go on in one round of the loop."""
+        for _ in range(requests):
+            assert self.at_gate.acquire(timeout=10)
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self._open)
+
+    def _open(self) -> None:
+        self.gate.set()
+        self.gate = asyncio.Event()
 
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
@@ -57,11 +73,14 @@ class FakeAsyncLlm:
         self.calls[request_id] = (prompt, sampling_params, priority)
         try:
             for item in self.scripts[prompt["prompt_token_ids"][0]]:
-                await asyncio.sleep(0)
                 if isinstance(item, FakeOutput):
                     yield item
                 elif isinstance(item, Exception):
                     raise item
+                elif item is GATE:
+                    self.loop = asyncio.get_running_loop()
+                    self.at_gate.release()
+                    await self.gate.wait()
                 else:
                     await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -2,6 +2,7 @@
 
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from ipc.vocabulary import SIZE
 from tests.engine.builders import INFO, OWNER, make_request
 from tests.engine.client import PATIENCE_MS, Client
 from tests.engine.vllm.fake import (
+    GATE,
     HANG,
     FakeAsyncLlm,
     FakeCompletion,
@@ -44,7 +46,7 @@ from tests.engine.vllm.fake import (
 
 OTHER = Owner(frontend=2, epoch=1)
 SECONDS = 10.0
-THREE, SLOW, BROKEN, ABORTED, MUTE, CACHED, LIKELY = range(10, 17)
+THREE, SLOW, BROKEN, ABORTED, MUTE, CACHED, LIKELY, GATED = range(10, 18)
 SCRIPTS: dict[int, list[ScriptItem]] = {
     THREE: [said(1), said(2), said(3, finish="length")],
     SLOW: [said(1), said(2), HANG],
@@ -52,6 +54,7 @@ SCRIPTS: dict[int, list[ScriptItem]] = {
     ABORTED: [said(1), said(finish="abort")],
     MUTE: [said(1)],
     CACHED: [said(1, 2, cached=16), said(finish="stop", cached=16)],
+    GATED: [GATE, said(1), GATE, said(2), GATE, said(3, finish="length")],
     LIKELY: [
         FakeOutput([FakeCompletion([7], None, [{7: FakeLogprob(-0.5, 1)}])]),
         FakeOutput([FakeCompletion([8], "length", [{8: FakeLogprob(-0.25, 1)}])]),
@@ -84,6 +87,10 @@ class System:
                 self.steps += 1
                 self.tokens += step.tokens
                 self.errors += step.errors
+
+    def run_steps(self, count: int) -> None:
+        """Step until there were `count` steps since the start."""
+        self.run_until(lambda: self.steps >= count)
 
     def step_for_ever(self) -> NoReturn:
         while True:
@@ -139,11 +146,12 @@ def test_what_vllm_is_given(system: System) -> None:
 
 def test_what_comes_together_is_said_in_one_step(system: System) -> None:
     for stream_id in range(1, 11):
-        system.core.add(OWNER, make_request(stream_id, prompt=[THREE], max_tokens=3))
-    system.run_until(system.ended(10))
+        system.core.add(OWNER, make_request(stream_id, prompt=[GATED], max_tokens=3))
+    for steps in (1, 2, 3):
+        system.llm.open_gate(10)
+        system.run_steps(steps)
+        assert (system.steps, len(system.tokens)) == (steps, 10 * steps)
     assert all(system.ids(stream_id) == [1, 2, 3] for stream_id in range(1, 11))
-    # The requests may reach the loop in more than one of its rounds.
-    assert system.steps < 30
 
 
 def test_cached_tokens_are_told_with_the_first(system: System) -> None:
@@ -349,8 +357,16 @@ def test_the_executor_does_not_wait_for_its_next_look_around(
     thread.start()
     try:
         with Client(address) as client:
-            client.send(make_request(1, prompt=[THREE]))
+            client.send(make_request(1, prompt=[GATED]))
+            for _ in range(3):
+                client.status()
+                system.llm.open_gate(1)
+                client.hear_step()
             assert client.hear_end(1) == ([1, 2, 3], "length")
+            # The executor is woken once, and not over and over.
+            deadline = time.monotonic() + SECONDS
+            while select.select([wakeup], [], [], 0)[0]:
+                assert time.monotonic() < deadline
     finally:
         executor.stop()
         wakeup.set()
