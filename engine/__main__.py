@@ -132,8 +132,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_latency_factor,
         default=LATENCY_FACTOR,
         metavar="F",
-        help="how much longer than with its own work alone a step of the tenant with the least work "
-        "may take; 0: no limit (%(default)g)",
+        help="how many times as long as with its own work alone a step of the tenant with the "
+        "least work may take; 0: no limit (%(default)g)",
     )
     add_engine_options(parser)
     return parser.parse_args(arguments)

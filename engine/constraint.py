@@ -1,9 +1,10 @@
 """What a turn may say next, where its request wants JSON, a grammar or a call.
 
-`TurnConstraint` follows a turn token by token, as far as it has to: where messages open, what they
-are, and where they end. A grammar is applied to the text of the final message and to the arguments
-of calls, never to what the model thinks. All else is left to the model, but for the special tokens
-with which a turn would end without what was asked for.
+`TurnConstraint` follows a turn token by token: where messages open, what they are, and where they
+end. Headers are written as gpt-oss writes them well: in one that is malformed, a worker would read
+an answer or a call of which nothing is known here. A grammar is applied to the text of the final
+message and to the arguments of calls. All other text is the model's, but for the special tokens
+that would break a message off or end the turn without what was asked for.
 
     header --<|message|>--> body --<|end|>--> between --<|start|>--> role --assistant--> header
     body --<|return|>, <|call|>--> over
@@ -21,14 +22,15 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
-from ipc.grammars import GrammarError, grammar_text, opening_text
-from ipc.messages import Constraint
+from ipc.grammars import LIMITS, GrammarError, error_of, grammar_text, header_text
+from ipc.messages import Constraint, Grammar
 from ipc.vocabulary import (
     CALL,
     CHANNEL,
     CONSTRAIN,
     END,
     ENDOFTEXT,
+    FIRST_SPECIAL,
     MESSAGE,
     RETURN,
     SIZE,
@@ -48,9 +50,9 @@ _SPECIAL_NAMES = {
     MESSAGE: "<|message|>",
     CALL: "<|call|>",
 }
-_MARKUP = (ENDOFTEXT, RETURN, CHANNEL, START, END, MESSAGE, CALL)
-_RECIPIENT = re.compile(rb"to=functions\.([^\s<]+)")
-CACHED_GRAMMARS = 256
+_RECIPIENT = re.compile(rb" to=functions\.(\S+)")
+CACHED_GRAMMARS = 128
+"""A usual one takes 1 MB, and one made to be large up to 25 (measured)."""
 
 Mask = NDArray[np.uint32]
 """A bit a token, of those that are possible: [SIZE / 32]."""
@@ -91,38 +93,54 @@ def _assistant() -> int:
 
 
 @cache
+def _ordinary() -> Mask:
+    """All tokens but the special ones: a text that has these is mended, or broken off."""
+    mask = np.zeros(WORDS, dtype=np.uint32)
+    _allow(mask, range(FIRST_SPECIAL))
+    return mask
+
+
+@cache
 def _bytes_of() -> list[bytes]:
     return token_bytes()
 
 
 @lru_cache(CACHED_GRAMMARS)
 def _compiled(text: str) -> LLMatcher:
-    matcher = LLMatcher(_tokenizer(), text, log_level=0)
+    matcher = LLMatcher(_tokenizer(), text, log_level=0, limits=LIMITS)
     if matcher.is_error():
-        raise GrammarError(matcher.get_error().splitlines()[0])
+        raise GrammarError(error_of(matcher))
     return matcher
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """Matchers that have read nothing, to be copied. `openings` are those of a turn that must
-    call, before and after it has reasoned."""
+    """Matchers that have read nothing, to be copied; None where a text is free. `headers` are for
+    messages before and after the turn has reasoned."""
 
+    headers: tuple[LLMatcher, LLMatcher]
     final: LLMatcher | None
-    calls: dict[bytes, LLMatcher]
-    openings: tuple[LLMatcher, LLMatcher] | None
+    calls: dict[bytes, LLMatcher | None]
+    must_call: bool
 
 
 def compile_constraint(constraint: Constraint) -> CompiledConstraint:
     """Compile what is not cached, which can take milliseconds. Raises GrammarError."""
-    final, calls = constraint.final, constraint.calls
-    return CompiledConstraint(
-        final=None if final is None else _compiled(grammar_text(final)),
-        calls={name.encode(): _compiled(grammar_text(g)) for name, g in calls.items()},
-        openings=(_compiled(opening_text(calls, True)), _compiled(opening_text(calls, False)))
-        if constraint.must_call
-        else None,
+    calls, must_call = constraint.calls, constraint.must_call
+    first, later = (
+        _compiled(header_text(calls, must_call=must_call, reasoned=reasoned))
+        for reasoned in (False, True)
     )
+    return CompiledConstraint(
+        headers=(first, later),
+        final=_compiled_grammar(constraint.final),
+        calls={name.encode(): _compiled_grammar(grammar) for name, grammar in calls.items()},
+        must_call=must_call,
+    )
+
+
+def _compiled_grammar(grammar: Grammar | None) -> LLMatcher | None:
+    return None if grammar is None else _compiled(grammar_text(grammar))
 
 
 class _Place(Enum):
@@ -134,25 +152,23 @@ class _Place(Enum):
 
 
 class TurnConstraint:
-    """One turn, from the prompt's `<|start|>assistant` on."""
+    """One turn, from the prompt's `<|start|>assistant` on.
+
+    `_matcher` is what a header or a text must match, None where it is free; `_ends` are the tokens
+    that end a free text.
+    """
 
     def __init__(self, compiled: CompiledConstraint) -> None:
         self._compiled = compiled
         self._place = _Place.HEADER
         self._header: list[int] = []
+        self._ends: tuple[int, ...] = ()
         self._reasoned = False
-        self._ending = RETURN
-        self._matcher: LLMatcher | None = None
-        self._open()
-
-    @property
-    def _binding(self) -> bool:
-        """Whether the turn has to end in a certain way, and not only its calls in theirs."""
-        return self._compiled.final is not None or self._compiled.openings is not None
+        self._matcher: LLMatcher | None = compiled.headers[False].deep_copy()
 
     def accept(self, token: int) -> None:
         """Follow the turn by a token. Raises ConstraintError."""
-        if self._matcher is not None and not (token == self._ending and token == CALL):
+        if self._matcher is not None:
             self._consume(self._matcher, token)
         match self._place:
             case _Place.HEADER if token == MESSAGE:
@@ -161,87 +177,72 @@ class TurnConstraint:
                 self._header.append(token)
             case _Place.BODY if token in (RETURN, CALL):
                 self._place, self._matcher = _Place.OVER, None
-            case _Place.BODY if token == END and self._matcher is None:
+            case _Place.BODY if token == END:
                 self._place = _Place.BETWEEN
-            case _Place.BETWEEN if token == START:
+            case _Place.BETWEEN:
                 self._place = _Place.ROLE
             case _Place.ROLE:
                 self._open()
-                self._header = [token]
 
     def fill(self, mask: Mask) -> None:
-        """Write which tokens are possible next. Changes nothing here."""
-        if self._matcher is not None:
-            self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-            if self._place is _Place.BODY and self._ending == CALL and _has(mask, RETURN):
-                _forbid(mask, [RETURN])
-                _allow(mask, [CALL])
+        """Write which tokens are possible next. Changes nothing here. Raises GrammarError."""
+        if self._matcher is None:
+            self._fill_freely(mask)
             return
-        mask.fill(np.iinfo(np.uint32).max)
-        if self._binding:
-            self._restrict(mask)
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            # Its mask is the end of the message, as if what was said were whole.
+            raise _failed(self._matcher)
+        if CALL in self._ends and _has(mask, RETURN):
+            _forbid(mask, [RETURN])
+            _allow(mask, [CALL])
 
-    def _restrict(self, mask: Mask) -> None:
+    def _fill_freely(self, mask: Mask) -> None:
         match self._place:
-            case _Place.HEADER if not self._in_channel:
-                _only(mask, [CHANNEL])
-            case _Place.HEADER:
-                _forbid(mask, [token for token in _MARKUP if token != MESSAGE])
-            case _Place.BODY if _RECIPIENT.search(self._header_bytes):
-                _forbid(mask, [ENDOFTEXT, RETURN, START, CHANNEL, MESSAGE])
             case _Place.BODY:
-                _forbid(mask, [token for token in _MARKUP if token != END])
+                mask[:] = _ordinary()
+                _allow(mask, self._ends)
             case _Place.BETWEEN:
                 _only(mask, [START])
             case _Place.ROLE:
                 _only(mask, [_assistant()])
-
-    @property
-    def _in_channel(self) -> bool:
-        return CHANNEL in self._header
-
-    @property
-    def _header_bytes(self) -> bytes:
-        known = _bytes_of()
-        return b"".join(known[t] if t < len(known) else b" " for t in self._header)
+            case _:
+                # A worker reads on after a call, and would take what comes for more messages.
+                _only(mask, [ENDOFTEXT])
 
     def _open(self) -> None:
         """A message may begin."""
-        self._place, self._header, self._ending = _Place.HEADER, [], RETURN
-        if self._compiled.openings is not None:
-            self._matcher = self._compiled.openings[self._reasoned].deep_copy()
+        self._place, self._header, self._ends = _Place.HEADER, [], ()
+        self._matcher = self._compiled.headers[self._reasoned].deep_copy()
 
     def _begin_body(self) -> None:
         self._place = _Place.BODY
-        header = self._header_bytes
-        recipient = _RECIPIENT.search(header)
-        if self._compiled.openings is not None:
-            if recipient is None:
-                self._reasoned, self._matcher = True, None
-            return
-        if recipient is not None:
-            self._begin(self._compiled.calls.get(recipient[1]), CALL)
-        elif self._channel == b"final" or not self._in_channel:
-            self._begin(self._compiled.final, RETURN)
-
-    def _begin(self, prototype: LLMatcher | None, ending: int) -> None:
-        if prototype is not None:
-            self._matcher, self._ending = prototype.deep_copy(), ending
-
-    @property
-    def _channel(self) -> bytes:
-        """The first word after <|channel|>."""
-        if not self._in_channel:
-            return b""
-        place = len(self._header) - 1 - self._header[::-1].index(CHANNEL)
         known = _bytes_of()
-        after = self._header[place + 1 :]
-        words = b"".join(known[t] if t < len(known) else b" " for t in after).split()
-        return words[0] if words else b""
+        header = b"".join(known[t] if t < len(known) else b" " for t in self._header)
+        prototype = None
+        if called := _RECIPIENT.search(header):
+            prototype, self._ends = self._compiled.calls[called[1]], (CALL, END)
+        elif header.lstrip().startswith(b"final"):
+            prototype, self._ends = self._compiled.final, (RETURN,)
+        else:
+            self._reasoned = True
+            bound = self._compiled.final is not None or self._compiled.must_call
+            self._ends = (END,) if bound else (END, RETURN)
+        self._matcher = None if prototype is None else prototype.deep_copy()
 
     def _consume(self, matcher: LLMatcher, token: int) -> None:
+        if CALL in self._ends and token in (CALL, RETURN):
+            # The grammar knows one end of a message, <|return|>.
+            token = {CALL: RETURN, RETURN: CALL}[token]
         if not matcher.consume_token(token):
-            raise ConstraintError(f"token {token} is against the grammar: {matcher.get_error()}")
+            raise ConstraintError(f"token {token} is against the grammar: {error_of(matcher)}")
+
+
+def _failed(matcher: LLMatcher) -> GrammarError:
+    """What to raise for a matcher that has come to a limit. As copies share what they have come
+    to know of their grammar, none that is compiled is used again."""
+    _compiled.cache_clear()
+    return GrammarError(f"the grammar cannot be followed: {error_of(matcher)}")
 
 
 def allowed_tokens(

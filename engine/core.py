@@ -276,6 +276,8 @@ class ModelCore:
                 log.warning("a step failed, its sequences run one by one: %r", error)
                 for item in scheduled:
                     self._run([item])
+            elif isinstance(error, GrammarError):
+                self._fail(scheduled[0].sequence, error, "invalid_request", str(error))
             else:
                 self._fail(scheduled[0].sequence, error, "internal", _failed(error))
             return

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.largest import largest
 from engine.products import PackedProduct, can_pack
-from engine.shortlist import Shortlist, can_scan
+from engine.shortlist import Bf16Shortlist, Int8Shortlist, can_scan
 
 REFINED = 64
 """How many logits of a row are exact. The true maximum is among them unless more than that many
@@ -32,8 +32,9 @@ class Head(Protocol):
 
     def __call__(self, hidden: Tensor) -> Tensor: ...
 
-    def best(self, hidden: Tensor) -> int | None:
-        """The most likely token for hidden [1, D], where that is found faster than by logits."""
+    def best(self, hidden: Tensor) -> list[int | None]:
+        """The most likely token for each of hidden [T, D], where that is found faster than by
+        logits."""
         ...
 
 
@@ -62,8 +63,8 @@ class ExactHead:
     def __call__(self, hidden: Tensor) -> Tensor:
         return torch.mm(hidden.float(), self._weight, out=self._rows.take(len(hidden)))
 
-    def best(self, hidden: Tensor) -> int | None:
-        return None
+    def best(self, hidden: Tensor) -> list[int | None]:
+        return [None] * len(hidden)
 
 
 class WideHead:
@@ -75,8 +76,8 @@ class WideHead:
     def __call__(self, hidden: Tensor) -> Tensor:
         return torch.mm(hidden, self._weight, out_dtype=torch.float32)
 
-    def best(self, hidden: Tensor) -> int | None:
-        return None
+    def best(self, hidden: Tensor) -> list[int | None]:
+        return [None] * len(hidden)
 
 
 class RefinedHead:
@@ -86,7 +87,8 @@ class RefinedHead:
         self._rows = _Rows(len(weight))
         self._weight = weight.bfloat16()
         self._packed = PackedProduct(self._weight) if PACK and can_pack(torch.bfloat16) else None
-        self._shortlist = Shortlist(self._weight) if SCAN and can_scan() else None
+        self._one = Int8Shortlist(self._weight) if SCAN and can_scan() else None
+        self._several = Bf16Shortlist(self._weight, self._packed) if self._packed else None
 
     def __call__(self, hidden: Tensor) -> Tensor:
         logits = self._rows.take(len(hidden)).copy_(self._product(hidden.bfloat16()))
@@ -95,8 +97,10 @@ class RefinedHead:
         exact = torch.bmm(rows, hidden.float().unsqueeze(2)).squeeze(2)
         return logits.scatter_(1, best, exact)
 
-    def best(self, hidden: Tensor) -> int | None:
-        return None if self._shortlist is None else self._shortlist.best(hidden)
+    def best(self, hidden: Tensor) -> list[int | None]:
+        if len(hidden) == 1 and self._one is not None:
+            return [self._one.best(hidden)]
+        return [None] * len(hidden) if self._several is None else self._several.best(hidden)
 
     def _product(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self._weight) if self._packed is None else self._packed(hidden)

@@ -65,9 +65,9 @@ class Model:
         return self._head(hidden)
 
     @torch.inference_mode()
-    def best(self, hidden: Tensor) -> int | None:
-        """The most likely token after a final hidden state [1, D], where that is found faster than
-        by logits."""
+    def best(self, hidden: Tensor) -> list[int | None]:
+        """The most likely token after each final hidden state [T, D], where that is found faster
+        than by logits."""
         return self._head.best(hidden)
 
     def layers(self, tokens: Tensor, attention: StepAttention) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Sequences
 
 import torch
+from torch import Tensor
 
 from engine.batch import Sampled, Slice
 from engine.constraint import allowed_tokens
@@ -29,20 +30,29 @@ class ModelRunner:
         slices = [_slice(item) for item in scheduled]
         hidden = self._model.forward(slices, [item.samples for item in scheduled])
         sampled = [item.sequence for item in scheduled if item.samples]
-        draws = [self._draw(sequence) for sequence in sampled]
-        tokens: list[Sampled] = []
-        if len(draws) == 1 and draws[0].plain and sampled[0].constraint is None:
-            best = self._model.best(hidden)
-            if best is not None:
-                tokens.append(Sampled(best))
-        for first in range(len(tokens), len(draws), LOGIT_ROWS):
-            rows = slice(first, first + LOGIT_ROWS)
-            constraints = [sequence.constraint for sequence in sampled[rows]]
+        tokens = iter(self._sample(sampled, hidden))
+        return [next(tokens) if item.samples else None for item in scheduled]
+
+    def _sample(self, sequences: Sequences[Sequence], hidden: Tensor) -> list[Sampled]:
+        """The next token of each sequence by its final hidden state [T, D]."""
+        draws = [self._draw(sequence) for sequence in sequences]
+        plain = [
+            index
+            for index, (draw, sequence) in enumerate(zip(draws, sequences, strict=True))
+            if draw.plain and sequence.constraint is None
+        ]
+        found: dict[int, Sampled] = {}
+        for rows in _groups(plain):
+            for index, token in zip(rows, self._model.best(hidden[rows]), strict=True):
+                if token is not None:
+                    found[index] = Sampled(token)
+        for rows in _groups([index for index in range(len(draws)) if index not in found]):
+            constraints = [sequences[index].constraint for index in rows]
             allowed = allowed_tokens(constraints, self._vocabulary_size)
             mask = None if allowed is None else torch.from_numpy(allowed).to(hidden.device)
-            tokens += sample(self._model.logits(hidden[rows]), draws[rows], mask)
-        results = iter(tokens)
-        return [next(results) if item.samples else None for item in scheduled]
+            logits = self._model.logits(hidden[rows])
+            found |= zip(rows, sample(logits, [draws[index] for index in rows], mask), strict=True)
+        return [found[index] for index in range(len(draws))]
 
     def _draw(self, sequence: Sequence) -> Draw:
         sampling = sequence.sampling
@@ -64,3 +74,7 @@ def _slice(item: Scheduled) -> Slice:
     sequence = item.sequence
     end = sequence.computed + item.count
     return Slice(sequence.tokens[sequence.computed : end], sequence.computed, sequence.tables)
+
+
+def _groups(rows: list[int]) -> list[list[int]]:
+    return [rows[first : first + LOGIT_ROWS] for first in range(0, len(rows), LOGIT_ROWS)]

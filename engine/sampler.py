@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import Sampled
-from engine.largest import largest
+from engine.largest import first_largest, largest
 from engine.penalties import Penalties
 from ipc.messages import TokenLogprobs
 
@@ -149,10 +149,11 @@ def _choose(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
 
 
 def _greedy(logits: Tensor) -> list[int]:
-    highest, tokens = largest(logits, 1)
+    """The most likely token of each row, of several the first."""
+    highest, tokens = first_largest(logits)
     if not highest.isfinite().all():
         raise NotFiniteError("the model's logits are not finite")
-    best: list[int] = tokens.flatten().tolist()
+    best: list[int] = tokens.tolist()
     return best
 
 

@@ -1,8 +1,10 @@
-"""The most likely token of one hidden state: a pass over all tokens in int8, which reads half as
-much as one in bf16, makes a short list, and the exact logits of that decide.
+"""The most likely token of hidden states, without all of their logits in fp32: a rough pass over
+all tokens makes a short list, and the exact logits of that decide.
 
-Rounding to int8 moves a logit by less than a margin that is known, so that the list is known to
-hold the best token, or not to.
+For a single state the rough pass is in int8, which reads half as much as one in bf16; for several
+it is in bf16, whose results are searched as they are. Rounding moves a logit by less than a margin
+that is known, so that a list is known to hold the best token, or not to. Of tokens with the same
+logit the first is the best, as in torch's argmax.
 """
 
 import math
@@ -10,7 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from engine.largest import largest
+from engine.largest import CHUNK, largest
+from engine.products import Product
 
 LISTED = 64
 STEPS = 127
@@ -26,8 +29,8 @@ def can_scan() -> bool:
     return bool(torch.cpu.get_capabilities().get("avx512_vnni"))
 
 
-class Shortlist:
-    """Searches among weights [V, D], which stay the caller's."""
+class Int8Shortlist:
+    """For a single state. The weights [V, D] stay the caller's."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = weight
@@ -58,8 +61,66 @@ class Shortlist:
         self._scores.copy_(sums).add_(lost).mul_(self._steps)
         bounds, tokens = largest(self._scores, min(LISTED, self._scores.shape[1]))
         logits = self._weight[tokens[0]].float() @ wide[0]
-        highest, place = logits.max(0)
+        highest = logits.max()
         whole = bounds.shape[1] == self._scores.shape[1]
-        if whole or highest.item() >= bounds[0, -1].item() * step:
-            return int(tokens[0, place])
+        if whole or highest.item() > bounds[0, -1].item() * step:
+            return int(tokens[0, logits == highest].min())
         return None
+
+
+LISTED_CHUNKS = 8
+LISTED_OF_CHUNKS = 32
+BF16_STEP = 2**-9
+"""By how much of itself a number moves at most when it is rounded to bf16."""
+
+
+class Bf16Shortlist:
+    """For several states. The weights [V, D] stay the caller's, whose product is in bf16."""
+
+    def __init__(self, weight: Tensor, product: Product) -> None:
+        self._weight = weight
+        self._product = product
+        parts = torch.split(weight, 4096)
+        self._longest = max(part.float().norm(dim=1).max().item() for part in parts)
+        self._largest = torch.stack([part.abs().amax(0) for part in parts]).amax(0).float()
+
+    def best(self, hidden: Tensor) -> list[int | None]:
+        """The tokens with the highest logits for hidden [T, D], None where one may not be listed,
+        or the logits may not be numbers."""
+        wide = hidden.float()
+        rough = self._product(hidden.bfloat16())
+        count = rough.shape[1] // CHUNK * CHUNK
+        if count < (LISTED_CHUNKS + 1) * CHUNK:
+            return [None] * len(hidden)
+        chunks = rough[:, :count].view(len(rough), -1, CHUNK)
+        highest, places = _peaks(chunks).topk(LISTED_CHUNKS + 1)
+        tokens = (places[:, :-1].unsqueeze(2) * CHUNK + torch.arange(CHUNK)).flatten(1)
+        rest = torch.arange(count, rough.shape[1]).expand(len(rough), -1)
+        tokens = torch.cat((tokens, rest), dim=1)
+        values, order = rough.gather(1, tokens).float().topk(LISTED_OF_CHUNKS + 1)
+        tokens = tokens.gather(1, order[:, :-1])
+        exact = torch.bmm(self._weight[tokens].float(), wide.unsqueeze(2)).squeeze(2)
+        best = exact.amax(1)
+        bound = torch.maximum(highest[:, -1], values[:, -1])
+        # States are rounded, too: what that moves is at most so long.
+        moved = torch.minimum(
+            wide.abs().amax(1) * self._longest, (wide * self._largest).norm(dim=1)
+        )
+        lost = BF16_STEP * (2 * best.abs() + MARGIN / math.sqrt(3) * moved)
+        known = best - lost > bound
+        found = tokens.masked_fill_(exact < best.unsqueeze(1), rough.shape[1]).amin(1)
+        return [
+            token if sure else None
+            for token, sure in zip(found.tolist(), known.tolist(), strict=True)
+        ]
+
+
+def _peaks(chunks: Tensor) -> Tensor:
+    """The largest number of each chunk of bf16 ones [T, C, CHUNK]: fp32 [T, C]. As integers they
+    are searched five times as fast; there positive numbers have the same order, negative ones the
+    opposite."""
+    integers = chunks.view(torch.int16)
+    peaks = integers.amax(-1)
+    if (peaks < 0).any():
+        peaks = torch.where(peaks < 0, integers.amin(-1), peaks)
+    return peaks.view(torch.bfloat16).float()

@@ -1,10 +1,10 @@
 """Attention with sinks over the paged KV cache, on CPU.
 
-Every piece of attention is a flash call that also returns the log-sum-exp of its logits. Pieces
-over disjoint keys merge by it, and the sink, one more logit without a value, is a final factor
-sigmoid(lse - sink). So keys are read in place, one view a run of contiguous blocks, without a
-mask; only where that costs more calls than it saves copies are keys gathered. A step is planned
-once, and the plan is used by all layers with the same window.
+Every piece of attention is a flash call, or products where these are faster, which also returns the
+log-sum-exp of its logits. Pieces over disjoint keys merge by it, and the sink, one more logit
+without a value, is a final factor sigmoid(lse - sink). So keys are read in place, one view a run of
+contiguous blocks, without a mask; only where that costs more calls than it saves copies are keys
+gathered. A step is planned once, and the plan is used by all layers with the same window.
 
 Shapes: queries [T, Hq, D]; keys and values of one layer's cache [slots, Hkv, D], a slot being one
 token's place; results [T, Hq, D] with log-sum-exp [T, Hq] in fp32.
@@ -17,6 +17,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
+from engine import product_attention
 from engine.attention import Run, new_slots, positions_of, runs_of
 from engine.batch import Slice
 from engine.config import GptOssConfig
@@ -230,7 +231,7 @@ class _GatheredDecode:
         batch, heads, width = queries.shape
         keys, values = _gather(cache, self.slots)
         grouped = queries.view(batch, keys.shape[1], -1, width)
-        out, lse = _flash(grouped, keys, values, mask=self.mask)
+        out, lse = _attend(grouped, keys, values, mask=self.mask)
         return out.reshape(batch, heads, width), lse.reshape(batch, heads)
 
 
@@ -244,7 +245,7 @@ class _Decode:
     def attend(self, queries: Tensor, fresh: Cache, cache: Cache) -> tuple[Tensor, Tensor]:
         _, heads, width = queries.shape
         grouped = queries.view(1, cache.keys.shape[1], -1, width)
-        out, lse = _merge([_flash(grouped, k, v) for k, v in _read(cache, self.pieces)])
+        out, lse = _merge([_attend(grouped, k, v) for k, v in _read(cache, self.pieces)])
         return out.reshape(1, heads, width), lse.reshape(1, heads)
 
 
@@ -265,10 +266,10 @@ class _Chunk:
             x[self.rows].transpose(0, 1).unsqueeze(1).expand(-1, grouped.shape[1], -1, -1)
             for x in (fresh.keys, fresh.values)
         )
-        results = [_flash(grouped, own_keys, own_values, causal=True)]
+        results = [_attend(grouped, own_keys, own_values, causal=True)]
         flat = grouped.reshape(kv_heads, 1, -1, width)
         for keys, values in _read(cache, self.context):
-            out, lse = _flash(flat, keys.transpose(0, 1), values.transpose(0, 1))
+            out, lse = _attend(flat, keys.transpose(0, 1), values.transpose(0, 1))
             results.append((out.reshape(grouped.shape), lse.reshape(grouped.shape[:-1])))
         out, lse = _merge(results)
         return (
@@ -295,7 +296,7 @@ class _Tiles:
         grouped = queries[self.query].view(tiles, size, kv_heads, -1, width).transpose(1, 2)
         flat = grouped.reshape(tiles, kv_heads, -1, width)
         mask = self.mask.unsqueeze(1).repeat_interleave(heads // kv_heads, dim=2)
-        out, lse = _flash(flat, keys, values, mask=mask)
+        out, lse = _attend(flat, keys, values, mask=mask)
         out = out.reshape(tiles, kv_heads, size, -1, width).transpose(1, 2)
         lse = lse.reshape(tiles, kv_heads, size, -1).transpose(1, 2)
         return out.reshape(-1, heads, width)[:count], lse.reshape(-1, heads)[:count]
@@ -330,10 +331,12 @@ def _read(cache: Cache, pieces: list[Piece]) -> Iterator[tuple[Tensor, Tensor]]:
             yield _gather(cache, piece)
 
 
-def _flash(
+def _attend(
     query: Tensor, key: Tensor, value: Tensor, causal: bool = False, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attention [B, H, T, D] scaled by D ** -0.5, and its log-sum-exp [B, H, T] (natural, fp32)."""
+    if product_attention.can_attend(query):
+        return product_attention.attend(query, key, value, causal, mask)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
         query, key, value, 0.0, causal, attn_mask=mask
     )

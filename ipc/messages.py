@@ -92,12 +92,13 @@ class Grammar(Message, frozen=True):
 class Constraint(Message, frozen=True):
     """What a turn must be like; its reasoning and its preambles are always free.
 
-    `final` is for the text of the final message, `calls` for the arguments by function name.
-    `must_call` lets the turn end only in a call of one of the functions in `calls`.
+    `final` is for the text of the final message. `calls` are the functions that can be called, by
+    name, with the grammars of their arguments; None leaves a text free. `must_call` lets the turn
+    end only in a call.
     """
 
     final: Grammar | None = None
-    calls: dict[str, Grammar] = {}
+    calls: dict[str, Grammar | None] = {}
     must_call: bool = False
 
 

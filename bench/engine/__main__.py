@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,22 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.engine.gguf_file import convert
+from bench.engine.plain_checkpoint import convert as write_plain
 from engine.demo.expand import demo_checkpoint
 from ipc.vocabulary import SIZE, cache_directory
 from tests.engine.checkpoints import quantized, random_tensors, save, small_config
 
 ROOT = Path(__file__).parents[2]
 LLAMA_CPP = ROOT / ".venv-bench/llama.cpp/bin/python"
+VLLM = ROOT / ".venv-bench/vllm/bin/python"
+VLLM_SETTINGS = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # All in the process whose time is measured.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 CONTROL = "antiphon"
 
 Result = dict[str, Any]
@@ -55,13 +66,25 @@ def gguf_of(directory: Path) -> Path:
     return target
 
 
+def plain_of(directory: Path) -> Path:
+    """The checkpoint for vLLM, whose CPU kernels read no MXFP4, made once."""
+    target = cache_directory() / f"{directory.name}-plain"
+    if not target.is_dir():
+        partial = target.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        write_plain(directory, partial)
+        partial.rename(target)
+    return target
+
+
 def contend(name: str, python: Path, model: Path, options: argparse.Namespace) -> Result:
     """Run one contender in a process of its own. Raises CalledProcessError."""
-    command = [str(python), "-m", f"bench.engine.contend_{name}", str(model)]
+    command = [str(python), "-m", f"bench.engine.{name}", str(model)]
     command += [str(options.threads), str(options.rounds)]
     environment = os.environ | {
         "OMP_NUM_THREADS": str(options.threads),
         "PYTHONPATH": str(ROOT),
+        **VLLM_SETTINGS,
     }
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     if done.returncode:
@@ -75,13 +98,17 @@ def compare(console: Console, name: str, model: Path, options: argparse.Namespac
     """All contenders on one checkpoint."""
     here = Path(sys.executable)
     results = {
-        CONTROL: contend("antiphon", here, model, options),
-        "transformers": contend("transformers", here, model, options),
+        CONTROL: contend("contend_antiphon", here, model, options),
+        "transformers": contend("contend_transformers", here, model, options),
     }
     if LLAMA_CPP.is_file():
-        results["llama.cpp"] = contend("llama_cpp", LLAMA_CPP, gguf_of(model), options)
+        results["llama.cpp"] = contend("contend_llama_cpp", LLAMA_CPP, gguf_of(model), options)
     else:
         console.print("llama.cpp is not installed (make bench-engine does it): left out")
+    if VLLM.is_file():
+        results["vLLM"] = contend("contend_vllm", VLLM, plain_of(model), options)
+    else:
+        console.print("vLLM is not installed (make bench-engine does it): left out")
     table = Table("tokens per CPU second", *results, "best of the others", title=name)
     own = results[CONTROL]["figures"]
     for figure, value in own.items():
@@ -92,6 +119,9 @@ def compare(console: Console, name: str, model: Path, options: argparse.Namespac
     console.print(f"in brackets: this checkout's rate over theirs; load {os.getloadavg()[0]:.1f}")
     same = results[CONTROL]["sample"] == results["transformers"]["sample"]
     console.print(f"greedy tokens equal transformers': {same}")
+    results["inside"] = contend("inside", here, model, options)
+    for figure, value in results["inside"].items():
+        console.print(f"{figure}: {value:,.2f}")
     return results
 
 

@@ -2,7 +2,7 @@
 own writes under them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_harmony import HarmonyEncodingName, Role, StreamableParser, load_harmony_encoding
 
+from engine.batch import Sampled
 from engine.constraint import (
     CompiledConstraint,
     ConstraintError,
@@ -20,10 +21,23 @@ from engine.constraint import (
     compile_constraint,
 )
 from engine.core import ModelCore
+from engine.penalties import penalties_of
 from engine.sampler import Draw, sample
+from engine.scheduler import Scheduled
 from ipc.grammars import MAX_GRAMMAR_BYTES, GrammarError, check_constraint
 from ipc.messages import Constraint, EngineInfo, Grammar, Sampling, Tokens
-from ipc.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, SIZE, START, install_vocabulary
+from ipc.vocabulary import (
+    CALL,
+    CHANNEL,
+    END,
+    ENDOFTEXT,
+    FIRST_SPECIAL,
+    MESSAGE,
+    RETURN,
+    SIZE,
+    START,
+    install_vocabulary,
+)
 from tests.engine.builders import OWNER, make_request, make_scheduler
 from tests.engine.test_core import RuleRunner, errors_of, run
 
@@ -39,14 +53,19 @@ JSON = Grammar("json_schema", json.dumps(SCHEMA))
 WORD = Grammar("regex", "[a-z]{2}/[0-9]")
 LARK = Grammar("lark", 'start: "a" | "b" start')
 FINAL = Constraint(final=JSON)
+FREE = Constraint(final=JSON, calls={"f": JSON})
 STRICT = Constraint(calls={"f": JSON})
 MUST = Constraint(calls={"f": JSON, "g": WORD, "h": LARK}, must_call=True)
 ANALYSIS = "<|channel|>analysis<|message|>Hm, {<|end|><|start|>assistant"
+FINAL_HEADER = "<|channel|>final<|message|>"
 CALL_F = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
 
 
 def encode(text: str) -> list[int]:
     return ENCODING.encode(text, allowed_special="all")
+
+
+[JSON_WORD] = encode("json")
 
 
 def allowed_after(constraint: Constraint, text: str) -> set[int] | None:
@@ -80,8 +99,9 @@ def text_of(tokens: set[int] | None) -> set[str]:
         (MUST, ANALYSIS, {CHANNEL}),
         (MUST, "<|channel|>analysis", {MESSAGE}),
         (MUST, CALL_F + '{"x":12}', None),
-        (MUST, ANALYSIS + "<|channel|>commentary to=functions.g <|constrain|>", None),
+        (MUST, ANALYSIS + "<|channel|>commentary to=functions.g <|constrain|>json", {MESSAGE}),
         (MUST, "<|channel|>commentary to=functions.g <|constrain|>json<|message|>ab/7", {CALL}),
+        (FREE, "<|channel|>commentary to=functions.f<|constrain|>", {JSON_WORD}),
         (MUST, "<|channel|>commentary to=functions.h <|constrain|>json<|message|>ba", {CALL}),
     ],
 )
@@ -93,23 +113,82 @@ def test_what_may_come_next(constraint: Constraint, text: str, only: set[int] | 
 
 
 @pytest.mark.parametrize(
-    ("constraint", "text"),
+    ("text", "ends"),
     [
-        (STRICT, ""),
-        (STRICT, "<|channel|>final<|message|>not {"),
-        (STRICT, CALL_F.replace(".f", ".other") + "{ no json"),
-        (STRICT, "<|channel|>commentary<|message|>I will call f."),
+        (FINAL_HEADER + "not {", {RETURN}),
+        (CALL_F.replace(".f", ".other") + "{ no json", {CALL, END}),
+        ("<|channel|>commentary<|message|>I will call f.", {RETURN, END}),
+        ("<|channel|>analysis<|message|>Hm", {RETURN, END}),
     ],
 )
-def test_what_is_not_constrained(constraint: Constraint, text: str) -> None:
-    assert allowed_after(constraint, text) is None
+def test_other_texts_are_free_but_not_broken_off(text: str, ends: set[int]) -> None:
+    constraint = Constraint(calls={"f": JSON, "other": None})
+    allowed = allowed_after(constraint, text)
+    ordinary = set(range(FIRST_SPECIAL))
+    assert allowed == ordinary | ends
+
+
+HEADERS = [
+    "<|channel|>analysis",
+    "<|channel|>commentary",
+    "<|channel|>final",
+    "<|channel|>final <|constrain|>json",
+    "<|channel|>final<|constrain|>json",
+]
+CALL_HEADERS = [
+    "<|channel|>commentary to=functions.f <|constrain|>json",
+    "<|channel|>commentary to=functions.f<|constrain|>json",
+    "<|channel|>commentary to=functions.f json",
+    "<|channel|>commentary to=functions.f code",
+    "<|channel|>commentary to=functions.f",
+    "<|channel|>analysis to=functions.f code",
+    " to=functions.f<|channel|>commentary <|constrain|>json",
+    " to=functions.f<|channel|>commentary json",
+    " to=functions.f<|channel|>commentary",
+]
+
+
+@pytest.mark.parametrize("before", ["", ANALYSIS, ANALYSIS * 2,
+    "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant"])  # fmt: skip
+@pytest.mark.parametrize("header", HEADERS + CALL_HEADERS)
+def test_headers_as_gpt_oss_writes_them(before: str, header: str) -> None:
+    for constraint in (FREE, STRICT, Constraint(final=JSON, calls={"f": None})):
+        allowed = allowed_after(constraint, before + header)
+        assert allowed is not None
+        assert MESSAGE in allowed
+        assert allowed_after(constraint, before + header + "<|message|>")
+
+
+@pytest.mark.parametrize("header", CALL_HEADERS)
+def test_arguments_are_bound_however_the_call_opens(header: str) -> None:
+    for constraint in (FREE, STRICT):
+        allowed = allowed_after(constraint, header + '<|message|>{"x":4}')
+        assert allowed is not None
+        assert CALL in allowed
+        assert not {RETURN, END} & allowed
+
+
+def test_what_is_not_offered_is_not_called() -> None:
+    for constraint, name in ((FINAL, "f"), (FREE, "other"), (STRICT, "f2"), (MUST, "other")):
+        with pytest.raises(AssertionError, match="is not possible"):
+            allowed_after(constraint, CALL_F.replace(".f", f".{name}"))
+
+
+@pytest.mark.parametrize("constraint", [FINAL, STRICT, MUST])
+def test_nothing_is_said_after_the_turn(constraint: Constraint) -> None:
+    """With `ignore_eos` a sequence goes on, and a worker reads on after a call."""
+    turn = CALL_F + '{"x":1}<|call|>'
+    if constraint.final is not None:
+        turn = '<|channel|>final<|message|>{"x":1}<|return|>'
+    assert allowed_after(constraint, turn) == {ENDOFTEXT}
+    assert allowed_after(constraint, turn + "<|endoftext|>" * 2) == {ENDOFTEXT}
 
 
 def test_an_analysis_is_free_but_does_not_end_the_turn() -> None:
     for constraint in (FINAL, MUST):
         allowed = allowed_after(constraint, "<|channel|>analysis<|message|>Let me see: {")
         assert allowed is not None
-        ordinary = set(range(199_998))
+        ordinary = set(range(FIRST_SPECIAL))
         assert ordinary | {END} <= allowed
         assert not {RETURN, CALL, START, CHANNEL} & allowed
 
@@ -118,7 +197,6 @@ def test_a_constrained_message_ends_only_where_its_grammar_accepts() -> None:
     for constraint, opening, ending, other in (
         (FINAL, "<|channel|>final<|message|>", RETURN, CALL),
         (STRICT, CALL_F, CALL, RETURN),
-        (STRICT, "<|channel|>commentary to=functions.f<|message|>", CALL, RETURN),
         (MUST, CALL_F, CALL, RETURN),
     ):
         open_end = allowed_after(constraint, opening + '{"x":')
@@ -168,6 +246,21 @@ def test_what_the_grammar_forbids_is_an_error() -> None:
         turn.accept(token)
     with pytest.raises(ConstraintError):
         turn.accept(encode("x")[0])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_only_possible_token_is_taken_whatever_forbids_it(temperature: float) -> None:
+    rows = allowed_tokens([TurnConstraint(compile_constraint(FINAL))], SIZE)
+    assert rows is not None
+    penalties = penalties_of(
+        Sampling(max_tokens=9, presence_penalty=2, frequency_penalty=2, repetition_penalty=2),
+        [CHANNEL] * 500,
+    )
+    draw = Draw(
+        temperature, top_p=0.1, top_k=1, min_p=0.5, bias=[(CHANNEL, -100.0)], penalties=penalties
+    )
+    [sampled] = sample(torch.zeros(1, SIZE), [draw], torch.from_numpy(rows))
+    assert sampled.token == CHANNEL
 
 
 def is_number(value: object) -> bool:
@@ -224,6 +317,12 @@ def test_random_logits_write_what_is_asked_for(
     assert holds(json.loads(last.content[0].text))  # type: ignore[attr-defined]
 
 
+CIRCLE = {
+    "properties": {"x": {"$ref": "#/$defs/a~1b"}},
+    "$defs": {"a/b": {"$ref": "#/$defs/c%20d"}, "c d": {"$ref": "#/$defs/a~1b"}},
+}
+
+
 @pytest.mark.parametrize(
     "constraint",
     [
@@ -233,6 +332,12 @@ def test_random_logits_write_what_is_asked_for(
         Constraint(final=Grammar("lark", "start: other")),
         Constraint(calls={"f": Grammar("json_schema", '{"type": "strange"}')}, must_call=True),
         Constraint(calls={'f" | "g': JSON}, must_call=True),
+        Constraint(calls={"f\n": JSON}),
+        Constraint(calls={"functions.f": JSON}),
+        Constraint(calls={"": None}, final=JSON),
+        Constraint(final=Grammar("json_schema", '{"$ref": "#"}')),
+        Constraint(final=Grammar("json_schema", json.dumps(CIRCLE))),
+        Constraint(final=Grammar("json_schema", '{"items":' * 2000 + "{}" + "}" * 2000)),
         Constraint(final=Grammar("json_schema", '"' + "x" * MAX_GRAMMAR_BYTES + '"')),
     ],
 )
@@ -249,10 +354,143 @@ def test_what_can_be_compiled_passes_the_check(constraint: Constraint) -> None:
     compile_constraint(constraint)
 
 
-def test_a_schema_does_not_break_out_of_its_rule() -> None:
-    schema = '{"enum": ["a\\n}\\nstart: /.*/"]}'
+@pytest.mark.parametrize("must_call", [False, True])
+def test_a_grammar_does_not_break_out_of_its_place(must_call: bool) -> None:
+    for grammar, after, only in (
+        (Grammar("json_schema", '{"enum": ["a\\n}\\nstart: /.*/"]}'), '"a', {"\\", "\\n", "\\u"}),
+        (Grammar("json_schema", '{"title": "}\\nstart: /.*/", "const": 1}'), "", {"1"}),
+        (Grammar("regex", "a/\nstart: /b"), "", {"a"}),
+        (Grammar("lark", 'start: "a"\n}\nbody_call0: /.*/'), "", None),
+    ):
+        constraint = Constraint(calls={"f": grammar}, must_call=must_call)
+        if only is None:
+            with pytest.raises(GrammarError):
+                check_constraint(constraint)
+            continue
+        allowed = text_of(allowed_after(constraint, CALL_F + after))
+        assert allowed == only
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"), [("^a/b$", "a/b"), ("^[à-ü]{2}日$", "éà日"), ("^(a|b/)+$", "ab/")]
+)
+def test_patterns_with_slashes_and_glyphs(pattern: str, text: str) -> None:
+    schema = json.dumps({"type": "string", "pattern": pattern})
     constraint = Constraint(calls={"f": Grammar("json_schema", schema)}, must_call=True)
-    assert text_of(allowed_after(constraint, CALL_F + '"a')) == {"\\", "\\n", "\\u"}
+    check_constraint(constraint)
+    assert CALL in (allowed_after(constraint, f'{CALL_F}"{text}"') or ())
+
+
+BROKEN = Grammar("lark", "start: a\na: a")
+"""llguidance compiles it and fails at its first mask."""
+
+
+@pytest.mark.parametrize(
+    ("constraint", "opening"),
+    [
+        (Constraint(final=BROKEN), FINAL_HEADER),
+        (Constraint(calls={"f": BROKEN}), CALL_F),
+        (Constraint(calls={"f": BROKEN}, must_call=True), CALL_F),
+    ],
+)
+def test_a_matcher_that_fails_ends_no_message(constraint: Constraint, opening: str) -> None:
+    """It offers the end of the message, and then nobody sees that the text is not whole."""
+    turn = TurnConstraint(compile_constraint(constraint))
+    for token in encode(opening):
+        turn.accept(token)
+    with pytest.raises(GrammarError):
+        allowed_tokens([turn], SIZE)
+
+
+def test_a_matcher_that_has_failed_is_not_used_again() -> None:
+    before = compile_constraint(Constraint(final=BROKEN)).final
+    turn = TurnConstraint(compile_constraint(Constraint(final=BROKEN)))
+    for token in encode(FINAL_HEADER):
+        turn.accept(token)
+    with pytest.raises(GrammarError):
+        allowed_tokens([turn], SIZE)
+    assert compile_constraint(Constraint(final=BROKEN)).final is not before
+
+
+def test_a_call_does_not_end_before_its_arguments() -> None:
+    turn = TurnConstraint(compile_constraint(STRICT))
+    for token in encode(CALL_F + '{"x":'):
+        turn.accept(token)
+    with pytest.raises(ConstraintError):
+        turn.accept(CALL)
+
+
+MISREAD = [
+    "<|channel|><|message|>",
+    "<|channel|>finally<|message|>",
+    "<|channel|>answer<|message|>",
+    "<|message|>",
+    "Hello",
+    " to=f<|channel|>commentary<|message|>",
+    "<|channel|>commentary to=f<|message|>",
+    "<|channel|>final to=functions.f<|message|>",
+    "<|channel|>analysis<|message|>{<|channel|>",
+    "<|channel|>analysis<|message|>{<|start|>",
+    "<|channel|>analysis<|message|>Hm<|end|><|channel|>",
+    "<|start|>",
+    "<|channel|>analysis<|message|>Hm<|end|><|start|>user",
+]
+
+
+@pytest.mark.parametrize("constraint", [FINAL, STRICT, FREE, MUST])
+@pytest.mark.parametrize("header", MISREAD)
+def test_no_message_opens_that_worker_and_engine_read_apart(
+    constraint: Constraint, header: str
+) -> None:
+    with pytest.raises(AssertionError, match="is not possible"):
+        allowed_after(constraint, header)
+
+
+def huge_product(size: int) -> dict[str, object]:
+    """A schema of some 2 KB that means 4 ** size alternatives."""
+
+    def alternative(i: int, j: int) -> dict[str, object]:
+        pattern = f"^[a-z]{{{j + 1}}}x{i}$"
+        members = {f"p{i}_{j}": {"type": "string", "pattern": pattern}}
+        return {"type": "object", "properties": members}
+
+    return {"allOf": [{"anyOf": [alternative(i, j) for j in range(4)]} for i in range(size)]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 999_983},
+        {"type": "number", "multipleOf": 99.99991},
+        {"allOf": [{"type": "integer", "multipleOf": n} for n in (997, 991)]},
+        {"properties": {"enum": {"type": "integer", "multipleOf": 999_983}}},
+        {"type": "number", "multipleOf": 0.0009765625},
+        {"properties": {f"p{n}": {"type": "integer", "multipleOf": n} for n in range(900, 999)}},
+        huge_product(5),
+    ],
+    ids=["multiple", "decimal", "both", "named", "binary", "many", "product"],
+)
+def test_what_would_take_seconds_is_refused_before_it_is_compiled(schema: object) -> None:
+    constraint = Constraint(final=Grammar("json_schema", json.dumps(schema)))
+    with pytest.raises(GrammarError):
+        check_constraint(constraint)
+    with pytest.raises(GrammarError):
+        compile_constraint(constraint)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 1000},
+        {"properties": {"price": {"type": "number", "multipleOf": 0.01}}},
+        {"type": "number", "multipleOf": 5000.0},
+        {"properties": {"multipleOf": {"type": "integer"}}},
+    ],
+)
+def test_usual_multiples_can_be_compiled(schema: object) -> None:
+    constraint = Constraint(final=Grammar("json_schema", json.dumps(schema)))
+    check_constraint(constraint)
+    compile_constraint(constraint)
 
 
 # --- in the core ---------------------------------------------------------------------------------
@@ -271,10 +509,18 @@ class Compiler:
         return self.futures[-1]
 
 
+class MaskingRunner(RuleRunner):
+    """Asks what is possible, as a runner with a model does, and follows its script."""
+
+    def run(self, scheduled: Sequence[Scheduled]) -> list[Sampled | None]:
+        allowed_tokens([item.sequence.constraint for item in scheduled], SIZE)
+        return super().run(scheduled)
+
+
 def constrained_core(compiler: Compiler | None = None) -> ModelCore:
     script = dict(enumerate(encode('<|channel|>final<|message|>{"x":1}<|return|>'), start=3))
     return ModelCore(
-        BIG, RuleRunner(script), make_scheduler(20), lambda: 0, compile_constraint=compiler
+        BIG, MaskingRunner(script), make_scheduler(20), lambda: 0, compile_constraint=compiler
     )
 
 
@@ -350,6 +596,16 @@ def test_a_model_that_leaves_its_constraint_ends_with_an_error_of_its_own() -> N
         steps.append(core.step())
     assert [(e.stream_id, e.code) for e in errors_of(steps)] == [(1, "internal")]
     assert core.status().free_blocks == 20
+
+
+def test_a_grammar_that_cannot_be_followed_is_the_clients_error() -> None:
+    core = constrained_core()
+    core.add(OWNER, request(1, Constraint(final=BROKEN)))  # type: ignore[arg-type]
+    core.add(OWNER, request(2))  # type: ignore[arg-type]
+    steps = []
+    while core.wait() is not None:
+        steps.append(core.step())
+    assert [(e.stream_id, e.code) for e in errors_of(steps)] == [(1, "invalid_request")]
 
 
 def test_another_vocabulary_cannot_be_constrained() -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 pytest.importorskip("flashinfer", exc_type=ImportError)
 
-from engine import gpu
 from engine.backend import make_backend
 from engine.batch import Slice
 from engine.build import build_core
@@ -20,6 +19,7 @@ from engine.decode_graphs import DecodeGraphs, graph_sizes
 from engine.experts import GroupedExperts, Router
 from engine.flashinfer_experts import HopperExperts, hopper_experts
 from engine.gpu import GpuBackend
+from engine.head import WideHead
 from engine.loader import load_weights
 from engine.memory import WORKING_BYTES
 from engine.mxfp4 import StoredExperts, dequantize, quantize
@@ -44,7 +44,8 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU with 16 GiB, in fp32 so that results can be compared closely."""
     flashinfer_reference.install(monkeypatch)
     monkeypatch.setattr(GpuBackend, "dtype", torch.float32)
-    monkeypatch.setattr(gpu, "WideHead", lambda weight: lambda hidden: hidden @ weight.t())
+    # Of its product there is none on the CPU.
+    monkeypatch.setattr(WideHead, "__call__", lambda self, hidden: hidden @ self._weight)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (16 * GIB, 16 * GIB))
 
 

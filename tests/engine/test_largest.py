@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.largest import CHUNK, largest
+from engine.largest import CHUNK, first_largest, largest
 
 
 @pytest.mark.parametrize("columns", [5, CHUNK, 3 * CHUNK, 40 * CHUNK, 40 * CHUNK + 7])
@@ -31,3 +31,15 @@ def test_nan_counts_as_the_largest() -> None:
     found, places = largest(values, 1)
     assert found.isnan().all()
     assert places.tolist() == [[333]]
+
+
+@pytest.mark.parametrize("columns", [5, CHUNK, CHUNK + 1, 40 * CHUNK + 7])
+def test_the_first_of_equal_numbers(columns: int) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    values = torch.randint(-3, 3, (50, columns), generator=generator).float()
+    values[0] = -torch.inf
+    values[1, columns // 2] = torch.nan
+    values[2, -1] = 9
+    highest, places = first_largest(values)
+    assert torch.equal(places, values.argmax(-1))
+    assert torch.equal(highest.nan_to_num(7), values.amax(-1).nan_to_num(7))

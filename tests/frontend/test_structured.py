@@ -49,9 +49,11 @@ def test_tools(edge: Edge, api: Any, tools: Any, named: Any) -> None:
     prepare = api(edge)
     assert constraint(prepare()) is None
     assert constraint(prepare(tools=tools(F, G))) is None
-    assert constraint(prepare(tools=tools(STRICT, G))) == Constraint(calls={"f": GRAMMAR})
+    assert constraint(prepare(tools=tools(STRICT, G))) == Constraint(
+        calls={"f": GRAMMAR, "g": None}
+    )
     assert constraint(prepare(tools=tools(STRICT), tool_choice="none")) is None
-    both = {"f": GRAMMAR, "g": ANY_OBJECT}
+    both: dict[str, Grammar | None] = {"f": GRAMMAR, "g": ANY_OBJECT}
     required = prepare(tools=tools(F, G), tool_choice="required")
     assert constraint(required) == Constraint(calls=both, must_call=True)
     forced = prepare(tools=tools(F, G), tool_choice=named)
@@ -141,6 +143,112 @@ def test_a_schema_that_is_too_long() -> None:
     wanted = Wanted(OutputFormat("text.format.schema", "a", schema=schema), (), None)
     with pytest.raises(InvalidRequestError, match="longer than"):
         asyncio.run(constraint_of(wanted))
+
+
+def asked_for(schema: dict[str, Any]) -> Constraint | None:
+    return asyncio.run(constraint_of(Wanted(OutputFormat("p", "a", schema=schema), (), None)))
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": "Who.", "title": "Name", "pattern": "^[^/]+$"},
+        "mail": {"anyOf": [{"type": "string", "format": "email"}, {"type": "null"}]},
+        "age": {"type": ["integer", "null"], "minimum": 0, "exclusiveMaximum": 150},
+        "price": {"type": "number", "multipleOf": 0.01, "maximum": 1e6},
+        "when": {"type": "string", "format": "date-time"},
+        "size": {"type": "string", "enum": ["S", "M", "größer als L"]},
+        "kind": {"const": "person", "type": "string"},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 3},
+        "parent": {"$ref": "#"},
+        "friends": {"type": "array", "items": {"$ref": "#/$defs/friend"}},
+    },
+    "required": ["name", "mail", "age", "price", "when", "size", "kind", "tags", "friends"],
+    "additionalProperties": False,
+    "$defs": {"friend": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+    "$schema": "http://json-schema.org/draft-07/schema#",
+}
+MANY = {f"property_{number}": {"type": "string"} for number in range(1000)}
+
+
+def strings(form: str) -> dict[str, Any]:
+    return {"type": "string", "format": form}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        PERSON,
+        {"type": "object", "properties": MANY, "required": list(MANY)},
+        {"enum": [f"value {number}" for number in range(1000)]},
+        {"anyOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "string"}}},
+        {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "string"}}},
+        {"type": "string", "minLength": 1_000_000},
+        {"type": "object", "patternProperties": {"^x-": {"type": "integer"}}},
+        {"type": "object", "properties": {"a": True, "b": False, "c": {}}},
+        {},
+        *map(strings, ["date", "time", "duration", "hostname", "ipv4", "ipv6", "uuid", "uri"]),
+    ],
+)
+def test_what_clients_ask_for_is_accepted(schema: dict[str, Any]) -> None:
+    assert asked_for(schema) is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"not": {"type": "string"}}, "not"),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"if": {}, "then": {}}, "if"),
+        ({"properties": {"a": {"propertyNames": {}}}}, "propertyNames"),
+        ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
+        ({"type": "string", "format": "strange"}, "strange"),
+        ({"type": "string", "pattern": "(?!a)b"}, "look-ahead"),
+        ({"type": "string", "pattern": "("}, "regex parse error"),
+        ({"$ref": "http://localhost/x.json"}, "http://localhost/x.json"),
+        ({"$ref": "#/$defs/none"}, "/$defs/none"),
+        ({"$ref": "#"}, "$ref"),
+        ({"type": "string", "minLength": -1}, "minLength"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, "minLength"),
+        ({"type": "integer", "multipleOf": 123_457}, "multipleOf"),
+        ({"enum": []}, ""),
+    ],
+)
+def test_what_cannot_be_followed_is_named(schema: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        asked_for(schema)
+    assert caught.value.code == "invalid_json_schema"
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_names_of_functions_do_not_break_out(edge: Edge) -> None:
+    for name in ("a b", 'f" | "g', "f\n", "f.g", "", "é", "f/*"):
+        with pytest.raises(InvalidRequestError):
+            edge.chat(tools=chat_tools({"name": name, "strict": True}))
+
+
+def test_a_format_without_functions_lets_none_be_called(edge: Edge) -> None:
+    asked = {"type": "json_object"}
+    assert constraint(edge.chat(response_format=asked)) == Constraint(final=ANY_OBJECT)
+    offered = edge.chat(response_format=asked, tools=chat_tools(F, G))
+    assert constraint(offered) == Constraint(final=ANY_OBJECT, calls={"f": None, "g": None})
+
+
+def test_the_event_loop_goes_on_while_a_schema_is_checked() -> None:
+    async def ticks() -> int:
+        ticking, count = asyncio.create_task(constraint_of(wanted)), 0
+        while not ticking.done():
+            await asyncio.sleep(0)
+            count += 1
+        await ticking
+        return count
+
+    schema = {"enum": [f"one of many {number}" for number in range(5000)]}
+    wanted = Wanted(OutputFormat("p", "a", schema=schema), (), None)
+    assert asyncio.run(ticks()) > 20
 
 
 def test_a_forced_function_that_is_not_strict_takes_any_object_at_worst(edge: Edge) -> None:
