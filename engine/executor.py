@@ -13,6 +13,7 @@ import zmq
 
 from engine.core import EngineCore
 from engine.ledger import Steps
+from engine.wakeup import Wakeup
 from engine.watchdog import DEFAULT_STEP_SECONDS, StepTimer, watch
 from ipc import codec
 from ipc.listener import Listener, Lost
@@ -46,14 +47,20 @@ EngineListener = Listener[FrontendToEngine]
 class Executor:
     """Drives `core` by what `listener` receives, until `stop` is called from any thread or a
     signal handler; then ends all sequences with an error and returns. `timer` is told when a step
-    begins and ends."""
+    begins and ends; `wakeup`, which the listener polls too, is cleared before the core is asked
+    what there is to do."""
 
     def __init__(
-        self, core: EngineCore, listener: EngineListener, timer: StepTimer | None = None
+        self,
+        core: EngineCore,
+        listener: EngineListener,
+        timer: StepTimer | None = None,
+        wakeup: Wakeup | None = None,
     ) -> None:
         self._core = core
         self._listener = listener
         self._timer = timer or StepTimer(float("inf"), time.monotonic)
+        self._wakeup = wakeup
         self._stopping = False
 
     def stop(self) -> None:
@@ -65,6 +72,8 @@ class Executor:
         while not self._stopping:
             self._receive()
             self._listener.flush()
+            if self._wakeup is not None:
+                self._wakeup.clear()
             wait = self._core.wait()
             if wait == 0:
                 self._send(self._step())
@@ -156,9 +165,9 @@ def _not_negative(text: str) -> float:
     return value
 
 
-def serve(core: EngineCore, options: argparse.Namespace) -> None:
+def serve(core: EngineCore, options: argparse.Namespace, wakeup: Wakeup | None = None) -> None:
     """Serve `core` by the options of `add_engine_options`, until SIGTERM, SIGINT or the parent's
-    end.
+    end. A core that gets work to do from another thread has it set `wakeup`.
 
     To be called in the main thread. Raises SecurityError and zmq.ZMQError if it cannot listen.
     """
@@ -166,11 +175,11 @@ def serve(core: EngineCore, options: argparse.Namespace) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         listener: EngineListener = Listener(
-            context, options.listen, codec.frontend_to_engine, core.info, key=key
+            context, options.listen, codec.frontend_to_engine, core.info, key=key, wakeup=wakeup
         )
         try:
             timer = StepTimer(options.step_timeout or float("inf"), time.monotonic)
-            executor = Executor(core, listener, timer)
+            executor = Executor(core, listener, timer, wakeup)
             on_termination(executor.stop)
             if options.watch_parent:
                 end_with_parent()

@@ -2,7 +2,8 @@
 same messages. Tests and benchmarks start it as `python -m engine.scripted`.
 
 A request picks its script by its seed: script number `seed` of the list, without a seed the
-first. `max_tokens` and cancels are honoured; prompts are checked and otherwise not looked at.
+first. `max_tokens`, the context length and cancels are honoured; prompts are checked and
+otherwise not looked at.
 """
 
 import argparse
@@ -167,7 +168,9 @@ class ScriptedCore:
             return
         try:
             check_request(request, self.info)
-            replay = _replay(entry, request, self._script(request))
+            room = self.info.context_length - len(request.prompt)
+            most = min(request.sampling.max_tokens, room)
+            replay = _replay(entry, self._script(request), most)
         except RequestError as error:
             self._ledger.say_error(entry, error.code, str(error))
             return
@@ -261,8 +264,8 @@ class ScriptedCore:
             self._schedule(replay, at + replay.script.interval)
 
 
-def _replay(entry: Entry[Replay], request: GenerationRequest, script: Script) -> Replay:
-    tokens, most = script.tokens, request.sampling.max_tokens
+def _replay(entry: Entry[Replay], script: Script, most: int) -> Replay:
+    tokens = script.tokens
     if isinstance(tokens, str):
         raise TypeError(f"the trace {tokens} is not resolved")
     replay = Replay(

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import closing
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -79,6 +80,13 @@ class Transport(StrEnum):
     TCP = "tcp"
 
 
+class Engine(StrEnum):
+    """What runs the model."""
+
+    TORCH = "torch"
+    VLLM = "vllm"
+
+
 class DType(StrEnum):
     """Arithmetic of the model."""
 
@@ -112,6 +120,56 @@ def _check_device(device: str) -> str:
     return device
 
 
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The options that are the engine's; None leaves the choice to it."""
+
+    device: str = "auto"
+    dtype: DType = DType.AUTO
+    threads: int | None = None
+    blocks: int | None = None
+    max_sequences: int | None = None
+    max_step_tokens: int | None = None
+    max_waiting: int | None = None
+    latency_factor: float | None = None
+    prefix_caching: bool = True
+    tenant_weight: list[str] = field(default_factory=list)
+
+
+def _torch_options(given: EngineSettings, arguments: list[str]) -> list[str]:
+    """The options of `python -m engine`. Raises BadParameter for arguments that are vLLM's."""
+    if arguments:
+        raise typer.BadParameter(f"{' '.join(arguments)}: only --engine vllm takes more options")
+    options = ["--device", given.device, "--dtype", given.dtype.value]
+    options += _given("--blocks", given.blocks) + _given("--threads", given.threads)
+    options += _given("--max-sequences", given.max_sequences)
+    options += _given("--max-step-tokens", given.max_step_tokens)
+    options += _given("--max-waiting", given.max_waiting)
+    options += _given("--latency-factor", given.latency_factor)
+    options += [] if given.prefix_caching else ["--no-prefix-caching"]
+    return options + [f"--tenant-weight={weight}" for weight in given.tenant_weight]
+
+
+def _vllm_options(given: EngineSettings, arguments: list[str]) -> list[str]:
+    """The options of `python -m engine.vllm`: what vLLM has a name for, then its own, which win.
+    Raises BadParameter for what it cannot do."""
+    absent = {
+        "--device": given.device != "auto",
+        "--blocks": given.blocks,
+        "--threads": given.threads,
+        "--latency-factor": given.latency_factor is not None,
+        "--tenant-weight": given.tenant_weight,
+    }
+    for option in [option for option, value in absent.items() if value]:
+        raise typer.BadParameter(f"--engine vllm has no {option}")
+    options = ["--dtype", given.dtype.value]
+    options += _given("--max-num-seqs", given.max_sequences)
+    options += _given("--max-num-batched-tokens", given.max_step_tokens)
+    options += _given("--max-waiting", given.max_waiting)
+    options += [] if given.prefix_caching else ["--no-enable-prefix-caching"]
+    return options + arguments
+
+
 @app.command()
 def serve(
     model: Annotated[
@@ -120,6 +178,20 @@ def serve(
             help="A Hugging Face gpt-oss directory, or [bold]demo[/]: the built-in one."
         ),
     ] = DEMO,
+    engine_arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- VLLM_OPTIONS]",
+            help="Options of vLLM's own, behind [bold]--[/], for [bold]--engine vllm[/]: "
+            "[bold]-- --tensor-parallel-size 2[/].",
+        ),
+    ] = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            help="What runs the model: Antiphon's own engine, or vLLM, which has to be installed."
+        ),
+    ] = Engine.TORCH,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
     num_postprocess_workers: Annotated[
@@ -255,22 +327,35 @@ def serve(
 ) -> None:
     """Serve a model over the OpenAI API."""
     name = served_model_name or ("antiphon-demo" if model == DEMO else Path(model).resolve().name)
-    if script is not None:
-        engine = ["engine.scripted", "--scripts", str(script)]
-    else:
-        engine = ["engine", "--model", model, "--device", device, "--dtype", dtype.value]
-        engine += _given("--blocks", blocks) + _given("--threads", threads)
-        engine += _given("--max-sequences", max_sequences)
-        engine += _given("--max-step-tokens", max_step_tokens)
-        engine += _given("--max-waiting", max_waiting)
-        engine += _given("--latency-factor", latency_factor)
-        engine += [] if prefix_caching else ["--no-prefix-caching"]
-        engine += [f"--tenant-weight={weight}" for weight in tenant_weight or []]
-    engine += ["--name", name, *_given("--context-length", context_length)]
-    engine += _given("--step-timeout", step_timeout)
+    command = (
+        ["engine.scripted", "--scripts", str(script)]
+        if script is not None
+        else ["engine.vllm" if engine is Engine.VLLM else "engine", "--model", model]
+    )
+    command += ["--name", name, *_given("--context-length", context_length)]
+    command += _given("--step-timeout", step_timeout)
+    if script is None:
+        given = EngineSettings(
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            blocks=blocks,
+            max_sequences=max_sequences,
+            max_step_tokens=max_step_tokens,
+            max_waiting=max_waiting,
+            latency_factor=latency_factor,
+            prefix_caching=prefix_caching,
+            tenant_weight=tenant_weight or [],
+        )
+        arguments = engine_arguments or []
+        command += (
+            _vllm_options(given, arguments)
+            if engine is Engine.VLLM
+            else _torch_options(given, arguments)
+        )
     workers = num_postprocess_workers
     settings = RunSettings(
-        engine_arguments=tuple(engine),
+        engine_arguments=tuple(command),
         workers=default_workers(os.cpu_count() or 1) if workers is None else workers,
         host=host,
         port=port,

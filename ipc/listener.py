@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 import zmq
 from msgspec import Struct
@@ -28,6 +28,12 @@ REJECTIONS_A_CALL = 1_000
 """Messages refused before the caller gets back to its other work."""
 
 Frame = bytes
+
+
+class Pollable(Protocol):
+    """What can be polled along with a socket."""
+
+    def fileno(self) -> int: ...
 
 
 class Lost(Enum):
@@ -58,8 +64,9 @@ def configure(socket: "zmq.Socket[bytes]") -> None:
 class Listener(Generic[T]):
     """Receives `(owner, message)` pairs and sends frames to owners, without ever blocking.
 
-    `decode` reads this direction's messages, `info` answers each good Hello. Raises zmq.ZMQError
-    if the address cannot be bound and SecurityError if it must not be.
+    `decode` reads this direction's messages, `info` answers each good Hello; `wakeup` ends a poll
+    when it is readable. Raises zmq.ZMQError if the address cannot be bound and SecurityError if it
+    must not be.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Listener(Generic[T]):
         lost_after: float = LOST_AFTER_SECONDS,
         outbox_messages: int = OUTBOX_MESSAGES,
         clock: Callable[[], float] = time.monotonic,
+        wakeup: Pollable | None = None,
     ) -> None:
         security.check_address(address, key)
         self.rejections = Rejections(f"listener {address}", clock)
@@ -91,6 +99,10 @@ class Listener(Generic[T]):
         self._socket = context.socket(zmq.ROUTER)
         configure(self._socket)
         self._socket.router_mandatory = True
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        if wakeup is not None:
+            self._poller.register(wakeup, zmq.POLLIN)
         self._authenticator: ThreadAuthenticator | None = None
         if key is not None:
             self._authenticator = security.secure_listener(self._socket, key)
@@ -99,9 +111,9 @@ class Listener(Generic[T]):
             cast(bytes, self._socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
         )
 
-    def poll(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for a message."""
-        return bool(self._socket.poll(int(timeout * 1000)))
+    def poll(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for a message, or for what else is to end the wait."""
+        self._poller.poll(int(timeout * 1000))
 
     def receive(self) -> tuple[messages.Owner, T | Lost] | None:
         """The next good message or loss, or None if there is none now, or only much rubbish.

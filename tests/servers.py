@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import psutil
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 
 
@@ -112,9 +112,9 @@ class Server:
         """Wait until the server has noticed that its clients are gone: then nothing is held."""
         self.wait_until(lambda: not any(self.live().values()))
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
+    def wait_until(self, condition: Callable[[], bool], seconds: float = STOP_SECONDS) -> None:
         """Ask the server until it says so; fail if it does not in a while."""
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"{self.metrics()} {self.log}"
 

@@ -1,7 +1,9 @@
 """The smallest frontend: one DEALER socket that says what it is told and keeps what it hears."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import Self
 
 import msgspec
 import zmq
@@ -11,6 +13,7 @@ from ipc.messages import (
     PROTOCOL_VERSION,
     EngineInfo,
     EngineStatus,
+    EngineToFrontend,
     ErrorResponse,
     Heartbeat,
     Hello,
@@ -18,12 +21,23 @@ from ipc.messages import (
     Step,
     Tokens,
 )
+from ipc.security import make_run_directory
 
 OWNER = Owner(frontend=1, epoch=1)
 PATIENCE_MS = 20_000
 """Far beyond anything a test waits for; running out of it is a failure."""
 
 _decode_step = msgspec.msgpack.Decoder(Step).decode
+
+
+@contextmanager
+def engine_address() -> Iterator[str]:
+    """An address for an engine in a directory that is gone afterwards."""
+    directory = make_run_directory()
+    yield f"ipc://{directory}/engine"
+    for file in directory.iterdir():
+        file.unlink()
+    directory.rmdir()
 
 
 class Client:
@@ -37,11 +51,11 @@ class Client:
         self._socket.connect(address)
         self.steps: list[tuple[int, Step]] = []
         self.send(Hello(PROTOCOL_VERSION, owner))
-        info = codec.engine_to_frontend(self._socket.recv_multipart()[-1])
+        info = self.hear_answer()
         assert isinstance(info, EngineInfo)
         self.info = info
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -85,12 +99,16 @@ class Client:
     def status(self) -> EngineStatus:
         """Ask for the engine's status; steps that come before it are kept."""
         self.send(Heartbeat())
+        status = self.hear_answer()
+        assert isinstance(status, EngineStatus)
+        return status
+
+    def hear_answer(self) -> EngineToFrontend:
+        """The next message that is no step; steps that come before it are kept."""
         while True:
             worker, payload = self._socket.recv_multipart()
             if not worker:
-                status = codec.engine_to_frontend(payload)
-                assert isinstance(status, EngineStatus)
-                return status
+                return codec.engine_to_frontend(payload)
             self.steps.append((int(worker), _decode_step(payload)))
 
     def _tokens(self, stream_id: int) -> Iterator[Tokens]:

@@ -1,17 +1,26 @@
 """Checkpoints that several test modules read, made once."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.engine.checkpoints import quantized, random_tensors, save, small_config
+from tests.engine.client import engine_address
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_torch_thread() -> None:
     """Tiny products, and a machine that may be shared: more threads only wait for each other."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """An address for an engine of the test's own."""
+    with engine_address() as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 import zmq
 
 from engine.executor import EngineListener, Executor
 from engine.scripted import Script, ScriptedCore, ScriptedError
 from ipc import codec
 from ipc.messages import Cancel, GenerationRequest, Goodbye, Owner
-from ipc.security import make_run_directory
 from tests.engine.builders import make_request
 from tests.engine.client import Client
 
@@ -22,15 +20,6 @@ SCRIPTS = [
     Script(FOUR, tokens_per_step=2, error=ScriptedError(2)),
 ]
 HANG, FAIL = 1, 2
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    directory = make_run_directory()
-    yield f"ipc://{directory}/engine"
-    for file in directory.iterdir():
-        file.unlink()
-    directory.rmdir()
 
 
 class Clock:

@@ -10,20 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ipc.security import CurveKey, make_run_directory
+from ipc.security import CurveKey
 from tests.engine.builders import make_request
 from tests.engine.client import Client
 
 SECONDS = 30
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    directory = make_run_directory()
-    yield f"ipc://{directory}/engine"
-    for file in directory.iterdir():
-        file.unlink()
-    directory.rmdir()
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""vLLM in the engine's role: `python -m engine.vllm`. Only `__main__` imports vllm itself."""

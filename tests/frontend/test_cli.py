@@ -1,0 +1,76 @@
+"""What the command line makes of its options: the engine's command."""
+
+import pytest
+from typer.testing import CliRunner
+
+from frontend import cli
+from frontend.supervisor import RunSettings
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
+    """The settings of the runs that were started, none of which runs."""
+    started: list[RunSettings] = []
+
+    async def start(settings: RunSettings, model: str) -> None:
+        started.append(settings)
+
+    monkeypatch.setattr(cli, "_run", start)
+    return started
+
+
+def serve(*arguments: str) -> tuple[int, str]:
+    """Exit status and output of `antiphon serve`."""
+    result = CliRunner().invoke(cli.app, ["serve", *arguments], env={"COLUMNS": "200"})
+    return result.exit_code, result.output
+
+
+def command(run: list[RunSettings], *arguments: str) -> str:
+    """The engine's command."""
+    status, output = serve(*arguments)
+    assert status == 0, output
+    return " ".join(run.pop().engine_arguments)
+
+
+def test_the_built_in_engine(run: list[RunSettings]) -> None:
+    assert command(run) == "engine --model demo --name antiphon-demo --device auto --dtype auto"
+    options = ("--blocks", "7", "--threads", "2", "--max-sequences", "3", "--max-step-tokens", "9")
+    more = ("--max-waiting", "5", "--no-prefix-caching", "--tenant-weight", "a=2")
+    rest = ("--device", "cpu", "--latency-factor", "2")
+    assert command(run, "dir/m", "--context-length", "64", *options, *more, *rest) == (
+        "engine --model dir/m --name m --context-length 64 --device cpu --dtype auto --blocks 7 "
+        "--threads 2 --max-sequences 3 --max-step-tokens 9 --max-waiting 5 --latency-factor 2.0 "
+        "--no-prefix-caching --tenant-weight=a=2"
+    )
+
+
+def test_vllm(run: list[RunSettings]) -> None:
+    options = ("--max-sequences", "3", "--max-step-tokens", "9", "--max-waiting", "5")
+    more = ("--no-prefix-caching", "--step-timeout", "60", "--dtype", "bfloat16")
+    own = ("--", "--tensor-parallel-size", "2", "--enforce-eager")
+    assert command(run, "dir/m", "--engine", "vllm", *options, *more, *own) == (
+        "engine.vllm --model dir/m --name m --step-timeout 60.0 --dtype bfloat16 "
+        "--max-num-seqs 3 --max-num-batched-tokens 9 --max-waiting 5 --no-enable-prefix-caching "
+        "--tensor-parallel-size 2 --enforce-eager"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["m", "--", "--tensor-parallel-size", "2"], "only --engine vllm takes more options"),
+        (["m", "typo"], "only --engine vllm takes more options"),
+        (["m", "--engine", "vllm", "--blocks", "7"], "--engine vllm has no --blocks"),
+        (["m", "--engine", "vllm", "--threads", "7"], "--engine vllm has no --threads"),
+        (["m", "--engine", "vllm", "--device", "cpu"], "--engine vllm has no --device"),
+        (["m", "--engine", "vllm", "--latency-factor", "0"], "has no --latency-factor"),
+        (["m", "--engine", "vllm", "--tenant-weight", "a=2"], "has no --tenant-weight"),
+        (["m", "--engine", "other"], "other"),
+    ],
+)
+def test_what_an_engine_does_not_have_is_refused(
+    arguments: list[str], said: str, run: list[RunSettings]
+) -> None:
+    status, output = serve(*arguments)
+    assert (status, run) == (2, [])
+    assert said in output
