@@ -35,6 +35,9 @@ class BatchSize:
 
 
 def batch_size(options: EngineOptions, default: BatchSize) -> BatchSize:
-    """What is asked for, and for the rest the default; a step has a token for each sequence."""
-    sequences = options.max_sequences or default.sequences
-    return BatchSize(sequences, options.max_step_tokens or max(default.step_tokens, sequences))
+    """What is asked for; the rest is the default, as far as it goes with that: a step has a token
+    for each sequence."""
+    sequences, tokens = options.max_sequences, options.max_step_tokens
+    if sequences is None:
+        sequences = min(default.sequences, tokens or default.sequences)
+    return BatchSize(sequences, tokens or max(default.step_tokens, sequences))

@@ -3,6 +3,7 @@
 import pytest
 
 from engine.__main__ import parse
+from engine.options import BatchSize, EngineOptions, batch_size
 
 
 def test_shares_and_caching() -> None:
@@ -31,3 +32,22 @@ def test_devices_that_are_none(device: str, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         parse(["--listen", "ipc:///x", "--device", device])
     assert "--device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sequences", "tokens", "expected"),
+    [
+        (None, None, (64, 512)),
+        (1000, None, (1000, 1000)),
+        (8, None, (8, 512)),
+        (None, 10, (10, 10)),
+        (None, 2000, (64, 2000)),
+        (5, 7, (5, 7)),
+    ],
+)
+def test_what_is_not_given_goes_with_what_is(
+    sequences: int | None, tokens: int | None, expected: tuple[int, int]
+) -> None:
+    options = EngineOptions("tiny", max_sequences=sequences, max_step_tokens=tokens)
+    found = batch_size(options, BatchSize(sequences=64, step_tokens=512))
+    assert (found.sequences, found.step_tokens) == expected
