@@ -51,3 +51,9 @@ def test_what_is_not_given_goes_with_what_is(
     options = EngineOptions("tiny", max_sequences=sequences, max_step_tokens=tokens)
     found = batch_size(options, BatchSize(sequences=64, step_tokens=512))
     assert (found.sequences, found.step_tokens) == expected
+
+
+def test_fewer_tokens_than_sequences() -> None:
+    options = EngineOptions("tiny", max_sequences=20, max_step_tokens=10)
+    with pytest.raises(ValueError, match="10 tokens a step are too few for 20 sequences"):
+        batch_size(options, BatchSize(sequences=64, step_tokens=512))
