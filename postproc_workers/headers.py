@@ -64,8 +64,8 @@ class HeaderReader:
     def read(self, tokens: Sequence[int]) -> Header:
         """The meaning of a header whose `<|message|>` has come."""
         parts = _split(tokens, CHANNEL)
-        role = self._table.text(_without_content_type(parts[0]))
-        channel = self._table.text(_without_content_type(parts[-1])) if len(parts) > 1 else ""
+        role = self._table.text(self._without_content_type(parts[0]))
+        channel = self._table.text(self._without_content_type(parts[-1])) if len(parts) > 1 else ""
         if len(parts) > 2:
             self._recovered["channel_repeated"] += 1
         recipient = self._recipient(f"{role} {channel}")
@@ -96,8 +96,8 @@ class HeaderReader:
         role, of a channel or of a content type; otherwise the model ended the message.
         """
         parts = _split(tokens, CHANNEL)
-        last = self._table.text(_without_content_type(parts[-1]))
-        role = self._table.text(_without_content_type(parts[0])) if len(parts) > 1 else ""
+        last = self._table.text(self._without_content_type(parts[-1]))
+        role = self._table.text(self._without_content_type(parts[0])) if len(parts) > 1 else ""
         whole = f"{role} {last}"
         recipient = self._recipient(whole)
         if recipient is not None:
@@ -111,6 +111,17 @@ class HeaderReader:
         name = next(filter(text.lstrip().startswith, _CHANNELS), "")
         text = text.lstrip().removeprefix(name).lstrip()
         return _PLAIN[name or "final"], "" if cut and len(text.split()) < 2 else text
+
+    def _without_content_type(self, tokens: list[int]) -> list[int]:
+        """Drop `<|constrain|>` and the word after it, of however many tokens; what follows that
+        word is kept."""
+        if CONSTRAIN not in tokens:
+            return tokens
+        place = tokens.index(CONSTRAIN)
+        end = place + 2
+        while self._table.text(tokens[end : end + 1]).isalpha():
+            end += 1
+        return tokens[:place] + tokens[end:]
 
     def _recipient(self, header: str) -> str | None:
         match = _RECIPIENT.search(header)
@@ -173,11 +184,3 @@ def _split(tokens: Sequence[int], separator: int) -> list[list[int]]:
         else:
             parts[-1].append(token)
     return parts
-
-
-def _without_content_type(tokens: list[int]) -> list[int]:
-    """Drop `<|constrain|>` and the word after it; what follows that word is kept."""
-    if CONSTRAIN not in tokens:
-        return tokens
-    place = tokens.index(CONSTRAIN)
-    return tokens[:place] + tokens[place + 2 :]

@@ -347,6 +347,11 @@ MALFORMED = [
         [call("f", "{}")],
     ),
     Case(
+        "a content type of two tokens",
+        ("<|channel|>commentary to=functions.f<|constrain|>co", "de<|message|>{}<|call|>"),
+        [call("f", "{}")],
+    ),
+    Case(
         "an empty recipient",
         ("<|channel|>commentary to=<|constrain|>json<|message|>A<|end|>",),
         [preamble("A")],
