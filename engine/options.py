@@ -36,5 +36,6 @@ class BatchSize:
 
 def batch_size(options: EngineOptions, default: BatchSize) -> BatchSize:
     """What is asked for, and for the rest the default; a step has a token for each sequence."""
-    sequences = options.max_sequences or default.sequences
-    return BatchSize(sequences, options.max_step_tokens or max(default.step_tokens, sequences))
+    tokens = options.max_step_tokens
+    sequences = options.max_sequences or min(default.sequences, tokens or default.sequences)
+    return BatchSize(sequences, tokens or max(default.step_tokens, sequences))

@@ -3,6 +3,7 @@
 import pytest
 
 from engine.__main__ import parse
+from engine.options import BatchSize, EngineOptions, batch_size
 
 
 def test_shares_and_caching() -> None:
@@ -31,3 +32,20 @@ def test_devices_that_are_none(device: str, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         parse(["--listen", "ipc:///x", "--device", device])
     assert "--device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sequences", "tokens", "expected"),
+    [
+        (None, None, (64, 512)),
+        (700, None, (700, 700)),
+        (None, 32, (32, 32)),
+        (None, 1000, (64, 1000)),
+        (8, 16, (8, 16)),
+    ],
+)
+def test_one_half_of_the_batch_size_gives_way_to_the_other(
+    sequences: int | None, tokens: int | None, expected: tuple[int, int]
+) -> None:
+    options = EngineOptions("tiny", max_sequences=sequences, max_step_tokens=tokens)
+    assert batch_size(options, BatchSize(64, 512)) == BatchSize(*expected)
