@@ -86,6 +86,7 @@ class Scheduler:
         self._latency_factor = latency_factor
         self._costs = StepCosts()
         self._steps = 0
+        self._full = False
 
     @property
     def waiting(self) -> int:
@@ -204,7 +205,12 @@ class Scheduler:
             else:
                 prompts[sequence.tenant] += sequence.remaining
         return {
-            tenant.name: Load(generating[tenant.name], prompts[tenant.name], tenant.weight)
+            tenant.name: Load(
+                generating[tenant.name],
+                prompts[tenant.name],
+                tenant.weight,
+                held_up=self._full and not tenant.running,
+            )
             for tenant in self._tenants
         }
 
@@ -239,6 +245,8 @@ class Scheduler:
                 most = budget if turns.next_tenant(self._tenants) is None else -(-budget // 2)
                 chunks[sequence] = self._take(sequence, 0, most)
                 budget -= chunks[sequence]
+        # As far as is known before the next step, none that waits can start in it.
+        self._full = not turns.starting
         for sequence, count in chunks.items():
             # What nobody else could use.
             more = self._take(sequence, count, budget)

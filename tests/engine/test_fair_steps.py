@@ -169,3 +169,20 @@ def test_those_held_back_take_turns() -> None:
     said = [len(times) for sequence, times in system.times.items() if sequence.tenant == "flood"]
     assert min(said) > 20
     assert max(said) - min(said) <= 3
+
+
+def test_nobody_is_held_back_for_a_tenant_that_cannot_start() -> None:
+    """Its prompt has no room beside the others, and after many steps without prompts these seem to
+    cost nothing, so that it seems to have least."""
+    system = Clocked()
+    system.scheduler = make_scheduler(blocks=1000, max_sequences=16, max_step_tokens=64)
+    for _ in range(10):
+        system.add(make_sequence(4, 300, tenant="running"))
+    for _ in range(20):
+        system.step()
+    system.add(make_sequence(3990, 5, tenant="waiting"))
+    system.scheduler._costs = learned(lambda generating, _: cost(generating, 0))
+    system.step()
+    for _ in range(5):
+        assert len(system.scheduler.schedule().scheduled) == 10
+    assert system.scheduler.waiting == 1
