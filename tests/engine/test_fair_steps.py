@@ -53,6 +53,25 @@ def test_costs_change() -> None:
     assert costs.seconds(30, 0) == pytest.approx(3 * cost(30, 0), rel=0.1)
 
 
+@pytest.mark.parametrize("step", [(30, 0), (1, 400), (60, 0)])
+def test_a_step_in_which_the_machine_stood_still_hardly_counts(step: tuple[int, int]) -> None:
+    loads = {"light": Load(1, 0), "flood": Load(60, 0)}
+    costs = learned()
+    costs.observe(*step, 14.0)
+    for turn in range(100):
+        costs.observe(turn % 60, turn % 3, cost(turn % 60, turn % 3))
+    share = fair_step(loads, costs, 2.0, budget=512)
+    assert share is not None
+    assert 2 <= share.generating["flood"] <= 10
+
+
+def test_costs_that_grow_a_hundredfold_are_learned_all_the_same() -> None:
+    costs = learned()
+    for step in range(1000):
+        costs.observe(1 + step % 60, 0, 100 * cost(1 + step % 60, 0))
+    assert costs.seconds(30, 0) == pytest.approx(100 * cost(30, 0), rel=0.1)
+
+
 def test_steps_that_are_all_alike_say_little_and_raise_nothing() -> None:
     costs = StepCosts()
     for _ in range(5000):
