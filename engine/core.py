@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 COMPILE_SECONDS = 0.002
 """How soon an engine that has nothing else to do looks for a compiled constraint again."""
-SHUTTING_DOWN = "the engine is shutting down"
 OUT_OF_MEMORY = "the engine has run out of memory"
 OUTGROWN = "the prompt and its output need more KV cache than this engine has"
 
@@ -180,10 +179,7 @@ class ModelCore:
             self._drop(sequence)
 
     def shut_down(self) -> None:
-        for entry in self._ledger.live():
-            if entry.sequence is not None:
-                self._drop(entry.sequence)
-            self._ledger.say_error(entry, "overloaded", SHUTTING_DOWN)
+        self._ledger.shut_down(self._drop)
 
     def wait(self) -> float | None:
         scheduler = self._scheduler

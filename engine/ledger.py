@@ -27,6 +27,7 @@ Destination = tuple[Owner, int]
 Steps = dict[Destination, Step]
 ErrorCode = Literal["invalid_request", "context_length_exceeded", "overloaded", "internal"]
 
+SHUTTING_DOWN = "the engine is shutting down"
 UNKNOWN_STREAM = "the engine does not know this stream any more"
 
 
@@ -141,6 +142,13 @@ class Ledger(Generic[S]):
         self._say_tokens(entry, start, ids, finish, logprobs)
         if finish is not None:
             entry.finish, entry.sequence = finish, None
+
+    def shut_down(self, drop: Callable[[S], None]) -> None:
+        """Say that every sequence ends by an error; each is given to `drop`."""
+        for entry in self.live():
+            if entry.sequence is not None:
+                drop(entry.sequence)
+            self.say_error(entry, "overloaded", SHUTTING_DOWN)
 
     def say_error(self, entry: Entry[S], code: ErrorCode, message: str) -> None:
         """Say that a sequence ends by an error."""

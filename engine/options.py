@@ -35,7 +35,13 @@ class BatchSize:
 
 
 def batch_size(options: EngineOptions, default: BatchSize) -> BatchSize:
-    """What is asked for, and for the rest the default; a step has a token for each sequence."""
-    tokens = options.max_step_tokens
-    sequences = options.max_sequences or min(default.sequences, tokens or default.sequences)
+    """What is asked for; the rest is the default, as far as it goes with that: a step has a token
+    for each sequence. Raises ValueError if it cannot have."""
+    sequences, tokens = options.max_sequences, options.max_step_tokens
+    if sequences and tokens and tokens < sequences:
+        raise ValueError(
+            f"{tokens} tokens a step are too few for {sequences} sequences, which have one each"
+        )
+    if sequences is None:
+        sequences = min(default.sequences, tokens or default.sequences)
     return BatchSize(sequences, tokens or max(default.step_tokens, sequences))

@@ -22,7 +22,6 @@ import msgspec
 from msgspec import Struct
 
 from engine.admission import RequestError, check_request
-from engine.core import SHUTTING_DOWN
 from engine.executor import add_engine_options, serve
 from engine.ledger import Entry, ErrorCode, Ledger, Steps
 from ipc.messages import (
@@ -197,10 +196,7 @@ class ScriptedCore:
             replay.stop()
 
     def shut_down(self) -> None:
-        for entry in self._ledger.live():
-            if entry.sequence is not None:
-                entry.sequence.stop()
-            self._ledger.say_error(entry, "overloaded", SHUTTING_DOWN)
+        self._ledger.shut_down(Replay.stop)
 
     def wait(self) -> float | None:
         if self._ledger.unsent:

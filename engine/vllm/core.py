@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 from engine.admission import RequestError, check_request
-from engine.core import SHUTTING_DOWN
 from engine.ledger import Entry, ErrorCode, Ledger, Steps
 from engine.vllm.generations import Generations
 from engine.vllm.requests import Abilities, Output, finish_of, logprobs_of, work_of
@@ -144,10 +143,7 @@ class VllmCore:
             self._drop(generation)
 
     def shut_down(self) -> None:
-        for entry in self._ledger.live():
-            if entry.sequence is not None:
-                self._drop(entry.sequence)
-            self._ledger.say_error(entry, "overloaded", SHUTTING_DOWN)
+        self._ledger.shut_down(self._drop)
 
     def wait(self) -> float | None:
         if self._generations.dead:

@@ -38,14 +38,22 @@ def test_devices_that_are_none(device: str, capsys: pytest.CaptureFixture[str]) 
     ("sequences", "tokens", "expected"),
     [
         (None, None, (64, 512)),
-        (700, None, (700, 700)),
-        (None, 32, (32, 32)),
-        (None, 1000, (64, 1000)),
-        (8, 16, (8, 16)),
+        (1000, None, (1000, 1000)),
+        (8, None, (8, 512)),
+        (None, 10, (10, 10)),
+        (None, 2000, (64, 2000)),
+        (5, 7, (5, 7)),
     ],
 )
-def test_one_half_of_the_batch_size_gives_way_to_the_other(
+def test_what_is_not_given_goes_with_what_is(
     sequences: int | None, tokens: int | None, expected: tuple[int, int]
 ) -> None:
     options = EngineOptions("tiny", max_sequences=sequences, max_step_tokens=tokens)
-    assert batch_size(options, BatchSize(64, 512)) == BatchSize(*expected)
+    found = batch_size(options, BatchSize(sequences=64, step_tokens=512))
+    assert (found.sequences, found.step_tokens) == expected
+
+
+def test_fewer_tokens_than_sequences() -> None:
+    options = EngineOptions("tiny", max_sequences=20, max_step_tokens=10)
+    with pytest.raises(ValueError, match="10 tokens a step are too few for 20 sequences"):
+        batch_size(options, BatchSize(sequences=64, step_tokens=512))
