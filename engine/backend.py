@@ -57,7 +57,7 @@ def make_backend(config: GptOssConfig, options: EngineOptions) -> Backend:
         raise ValueError(f"device {options.device}: torch finds no CUDA device")
     name = "cuda" if options.device == "auto" else options.device
     device, count = torch.device(name), torch.cuda.device_count()
-    if device.index is not None and device.index >= count:
+    if (device.index or 0) >= count:
         raise ValueError(f"device {name}: torch finds {count} CUDA devices, counted from 0")
     try:
         from engine.gpu import GpuBackend
