@@ -55,6 +55,10 @@ def make_backend(config: GptOssConfig, options: EngineOptions) -> Backend:
         return CpuBackend(config, options)
     if not torch.cuda.is_available():
         raise ValueError(f"device {options.device}: torch finds no CUDA device")
+    name = "cuda" if options.device == "auto" else options.device
+    device, count = torch.device(name), torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise ValueError(f"device {name}: torch finds {count} CUDA devices, counted from 0")
     try:
         from engine.gpu import GpuBackend
     except ImportError as error:
@@ -62,8 +66,7 @@ def make_backend(config: GptOssConfig, options: EngineOptions) -> Backend:
             f"a GPU needs flashinfer, which cannot be imported ({error}): install antiphon[gpu], "
             "or give --device cpu"
         ) from error
-    name = "cuda" if options.device == "auto" else options.device
-    return GpuBackend(config, options, torch.device(name))
+    return GpuBackend(config, options, device)
 
 
 def block_bytes(config: GptOssConfig, dtype: torch.dtype, block_size: int) -> int:

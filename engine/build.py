@@ -76,10 +76,15 @@ def context_length(
 ) -> int:
     """The wanted context length, at most the model's and what the cache holds for one sequence.
 
-    Raises ValueError if more is wanted than the model or the cache has.
+    Raises ValueError if more is wanted than the model or the cache has, and if the cache cannot
+    hold a prompt and its answer of one token each.
     """
     held = longest_context(config.cache_layout, blocks, options.block_size, step_tokens)
     most, wanted = min(config.context_length, held), options.context_length
+    if held < 2:
+        raise ValueError(
+            f"a KV cache of {blocks} blocks holds {held} tokens of one sequence: give more --blocks"
+        )
     if wanted is not None and not 2 <= wanted <= most:
         raise ValueError(
             f"a context length of {wanted} is asked for, but the model allows "

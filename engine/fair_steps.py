@@ -20,11 +20,13 @@ LEAST_PROMPT_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a tenant could have in a step: sequences that generate, and tokens of prompts."""
+    """What a tenant could have in a step: sequences that generate, and tokens of prompts. One that
+    is `held_up` has only prompts that there is no room to start: nobody need hurry for it."""
 
     generating: int
     prompt_tokens: int
     weight: float = 1.0
+    held_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,10 @@ def fair_step(
     own = {
         name: costs.seconds(load.generating, min(load.prompt_tokens, budget))
         for name, load in loads.items()
+        if not load.held_up
     }
+    if not own:
+        return None
     lightest = min(own, key=lambda name: own[name])
     limit = factor * own[lightest]
     generating = sum(load.generating for load in loads.values())

@@ -86,6 +86,7 @@ class Scheduler:
         self._latency_factor = latency_factor
         self._costs = StepCosts()
         self._steps = 0
+        self._full = False
 
     @property
     def waiting(self) -> int:
@@ -204,7 +205,12 @@ class Scheduler:
             else:
                 prompts[sequence.tenant] += sequence.remaining
         return {
-            tenant.name: Load(generating[tenant.name], prompts[tenant.name], tenant.weight)
+            tenant.name: Load(
+                generating[tenant.name],
+                prompts[tenant.name],
+                tenant.weight,
+                held_up=self._full and not tenant.running,
+            )
             for tenant in self._tenants
         }
 
@@ -239,6 +245,8 @@ class Scheduler:
                 most = budget if turns.next_tenant(self._tenants) is None else -(-budget // 2)
                 chunks[sequence] = self._take(sequence, 0, most)
                 budget -= chunks[sequence]
+        # As far as is known before the next step, none that waits can start in it.
+        self._full = not turns.starting
         for sequence, count in chunks.items():
             # What nobody else could use.
             more = self._take(sequence, count, budget)
@@ -255,6 +263,9 @@ class Scheduler:
         return count
 
     def _start_next(self, tenant: Tenant, turns: "_Turns", plan: Plan) -> Sequence | None:
+        if len(self.running) >= self._max_sequences:
+            turns.starting = False
+            return None
         found = self._next_waiting(tenant, plan)
         if found is None:
             turns.skipped.add(tenant.name)
@@ -298,6 +309,9 @@ class Scheduler:
         waiting = [tenant for tenant in self._tenants if tenant.waiting]
         usage = self._usage()
         tenant = min(waiting, key=lambda t: self._share(usage.get(t.name, _Usage(t.weight))))
+        # Before what is cached is looked up: for a long prompt that takes milliseconds.
+        if not self._may_take(tenant, usage):
+            return
         found = self._next_waiting(tenant, plan)
         if found is None or self._can_start(found[1]):
             return
@@ -306,6 +320,15 @@ class Scheduler:
             self._preempt(victim)
         if victims:
             self._start(found[0], self.cache.match(found[0]))
+
+    def _may_take(self, tenant: Tenant, usage: "Mapping[str, _Usage]") -> bool:
+        """Whether anybody has more than the tenant would have with its shortest sequence."""
+        own = _Usage(tenant.weight)
+        for sequence in usage.get(tenant.name, own).sequences:
+            own.add(sequence)
+        own.add(min(tenant.waiting[:LOOK_AHEAD], key=lambda one: len(one.tokens)))
+        others = (used for name, used in usage.items() if name != tenant.name)
+        return max(map(self._share, others), default=0.0) > self._share(own)
 
     def _victims(
         self, tenant: Tenant, sequence: Sequence, match: Match, usage: "dict[str, _Usage]"

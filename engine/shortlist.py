@@ -62,6 +62,8 @@ class Int8Shortlist:
         bounds, tokens = largest(self._scores, min(LISTED, self._scores.shape[1]))
         logits = self._weight[tokens[0]].float() @ wide[0]
         highest = logits.max()
+        if not highest.isfinite():
+            return None
         whole = bounds.shape[1] == self._scores.shape[1]
         if whole or highest.item() > bounds[0, -1].item() * step:
             return int(tokens[0, logits == highest].min())

@@ -10,6 +10,9 @@ DECAY = 0.99
 """What a step counts for after each later one."""
 LEAST_STEPS = 16
 """Before so many steps nothing is known."""
+OUTLIER = 4.0
+"""A step counts for at most so many times as long as expected: one in which the machine stood still
+would otherwise make the estimates useless for some hundred steps."""
 SCALE = np.array([1.0, 16.0, 256.0])
 """Of the three numbers of a step, so that they weigh about the same."""
 RIDGE = 1e-3
@@ -32,6 +35,9 @@ class StepCosts:
 
     def observe(self, generating: int, prompt_tokens: int, seconds: float) -> None:
         """Learn from a step."""
+        expected = self.seconds(generating, prompt_tokens)
+        if self.known and expected > 0:
+            seconds = min(seconds, OUTLIER * expected)
         step = np.array([1.0, generating, prompt_tokens]) / SCALE
         self._products = DECAY * self._products + np.outer(step, step)
         self._sums = DECAY * self._sums + seconds * step

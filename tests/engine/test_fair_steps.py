@@ -53,6 +53,25 @@ def test_costs_change() -> None:
     assert costs.seconds(30, 0) == pytest.approx(3 * cost(30, 0), rel=0.1)
 
 
+@pytest.mark.parametrize("step", [(30, 0), (1, 400), (60, 0)])
+def test_a_step_in_which_the_machine_stood_still_hardly_counts(step: tuple[int, int]) -> None:
+    loads = {"light": Load(1, 0), "flood": Load(60, 0)}
+    costs = learned()
+    costs.observe(*step, 14.0)
+    for turn in range(100):
+        costs.observe(turn % 60, turn % 3, cost(turn % 60, turn % 3))
+    share = fair_step(loads, costs, 2.0, budget=512)
+    assert share is not None
+    assert 2 <= share.generating["flood"] <= 10
+
+
+def test_costs_that_grow_a_hundredfold_are_learned_all_the_same() -> None:
+    costs = learned()
+    for step in range(1000):
+        costs.observe(1 + step % 60, 0, 100 * cost(1 + step % 60, 0))
+    assert costs.seconds(30, 0) == pytest.approx(100 * cost(30, 0), rel=0.1)
+
+
 def test_steps_that_are_all_alike_say_little_and_raise_nothing() -> None:
     costs = StepCosts()
     for _ in range(5000):
@@ -169,3 +188,20 @@ def test_those_held_back_take_turns() -> None:
     said = [len(times) for sequence, times in system.times.items() if sequence.tenant == "flood"]
     assert min(said) > 20
     assert max(said) - min(said) <= 3
+
+
+def test_nobody_is_held_back_for_a_tenant_that_cannot_start() -> None:
+    """Its prompt has no room beside the others, and after many steps without prompts these seem to
+    cost nothing, so that it seems to have least."""
+    system = Clocked()
+    system.scheduler = make_scheduler(blocks=1000, max_sequences=16, max_step_tokens=64)
+    for _ in range(10):
+        system.add(make_sequence(4, 300, tenant="running"))
+    for _ in range(20):
+        system.step()
+    system.add(make_sequence(3990, 5, tenant="waiting"))
+    system.scheduler._costs = learned(lambda generating, _: cost(generating, 0))
+    system.step()
+    for _ in range(5):
+        assert len(system.scheduler.schedule().scheduled) == 10
+    assert system.scheduler.waiting == 1

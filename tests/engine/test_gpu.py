@@ -222,6 +222,13 @@ def test_a_gpu_that_is_not_there(checkpoint: Path) -> None:
         make_backend(read_config(checkpoint), EngineOptions("tiny", device="cuda"))
 
 
+def test_a_gpu_beyond_those_there_are(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match="cuda:2: torch finds 2 CUDA devices"):
+        make_backend(read_config(checkpoint), EngineOptions("tiny", device="cuda:2"))
+
+
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 16, 17, 64, 100])
 def test_graph_sizes(most: int) -> None:
     """Up to the most, without doubles, and no step is padded to more than twice its size but for

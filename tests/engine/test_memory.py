@@ -54,6 +54,16 @@ def test_it_is_told_before_anything_is_loaded(
         build_core(tmp_path, EngineOptions("tiny", threads=1))
 
 
+@pytest.mark.parametrize(("blocks", "size"), [(1, 16), (3, 1)])
+def test_a_cache_that_holds_no_sequence_is_refused(
+    checkpoint: Path, blocks: int, size: int
+) -> None:
+    """The checkpoint has two groups of layers."""
+    options = EngineOptions("tiny", threads=1, blocks=blocks, block_size=size)
+    with pytest.raises(ValueError, match=f"{blocks} blocks holds . tokens .* more --blocks"):
+        build_core(checkpoint, options)
+
+
 def write(root: Path, files: dict[str, str]) -> Path:
     meminfo = {"proc/meminfo": "MemTotal: 64 kB\nMemAvailable:   1000 kB\n"}
     for name, text in (meminfo | files).items():

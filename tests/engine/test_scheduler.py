@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.kv_cache import KvCache
 from engine.scheduler import Plan, Scheduler
 from engine.sequence import Sequence
 from tests.engine.builders import BLOCK, make_scheduler, make_sequence
@@ -360,6 +361,17 @@ def test_a_tenant_without_its_share_takes_blocks_from_a_flood() -> None:
     run_step(scheduler)
     assert late in scheduler.running
     assert late.output_tokens == 1
+
+
+def test_nothing_is_looked_up_for_those_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a long prompt in the cache that would take milliseconds of every step."""
+    scheduler = make_scheduler(blocks=100, max_sequences=2)
+    for tenant in ("a", "b", "c", "c"):
+        scheduler.add(make_sequence(4, tenant=tenant))
+    run_step(scheduler)
+    assert (len(scheduler.running), scheduler.waiting) == (2, 2)
+    monkeypatch.setattr(KvCache, "match", None)
+    assert [item.count for item in run_step(scheduler).scheduled] == [1, 1]
 
 
 def test_a_tenant_that_comes_back_has_saved_up_nothing() -> None:

@@ -67,6 +67,15 @@ def test_a_row_that_is_no_number_is_left_to_the_logits() -> None:
     assert Int8Shortlist(weight).best(random(1, 32)) is None
 
 
+@pytest.mark.parametrize("tokens", [LISTED, 1000])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_logits_that_are_no_numbers_are_left_to_the_sampler(tokens: int, value: float) -> None:
+    """Which ends the sequence, alone as in a batch."""
+    weight, hidden = random(tokens, 32), random(1, 32).abs()
+    weight[7] = value
+    assert Int8Shortlist(weight).best(hidden) is None
+
+
 def test_the_head_finds_what_its_logits_say(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random(3000, 64)
     hidden = random(1, 64, seed=5)
