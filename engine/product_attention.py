@@ -3,6 +3,10 @@
 torch's flash kernel for the CPU multiplies bf16 in fp32; oneDNN's products are four times as fast
 where the machine has them. Measured on one core, for 512 queries: half the time over 1,536 earlier
 keys, two thirds over their own and in a sliding window.
+
+Scores are rounded to bf16, as in the bf16 attention of gpt-oss's reference implementation and of
+transformers. Taken twice, the second time less about their highest, they would be as exact as the
+flash kernel's, and the gain in speed would shrink to a third or nothing (measured).
 """
 
 import torch
