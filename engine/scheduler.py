@@ -8,7 +8,8 @@ each taking half of what is left of the budget, so that a short prompt does not 
 When blocks run out, a sequence is preempted: its blocks are given back (they stay cached while
 there is room), it waits in its old place, and what is not cached any more is computed again. It
 is the last in order of the tenant with the largest share of the engine. A tenant that has less
-than its share and cannot start takes room from the largest in the same way. How much of each
+than its share and cannot start takes room from the largest in the same way; one that waits for more
+room than there is lets others within their shares pass by for a while. How much of each
 tenant's work a step has, `engine.fair_steps` says; its sequences then take turns.
 
     waiting --schedule, blocks for all its tokens--> running
@@ -29,6 +30,11 @@ from engine.tenants import Tenant, Tenants
 LOOK_AHEAD = 16
 """Of the sequences of one tenant, how many are looked at for one that need not wait for another
 to compute the same beginning."""
+
+PASSES = 100
+"""So many sequences start before one that does not fit; then what becomes free is kept for it."""
+TRIED = 4
+"""So many tenants' sequences that do not fit are looked at in a step."""
 
 _ORDER = attrgetter("order")
 _LAST_STEP = attrgetter("last_step")
@@ -86,7 +92,7 @@ class Scheduler:
         self._latency_factor = latency_factor
         self._costs = StepCosts()
         self._steps = 0
-        self._full = False
+        self._turns = _Turns([])
 
     @property
     def waiting(self) -> int:
@@ -209,7 +215,8 @@ class Scheduler:
                 generating[tenant.name],
                 prompts[tenant.name],
                 tenant.weight,
-                held_up=self._full and not tenant.running,
+                # As far as was seen in the last step.
+                held_up=not self._turns.may_start(tenant) and not tenant.running,
             )
             for tenant in self._tenants
         }
@@ -234,7 +241,7 @@ class Scheduler:
     def _catch_up(self, counts: dict[Sequence, int], plan: Plan, share: StepShare | None) -> None:
         """Share out what is left of the budget among the prompts that run and that wait."""
         budget = self._step_tokens - len(counts) if share is None else share.prompt_tokens
-        turns = _Turns(self.running)
+        self._turns = turns = _Turns(self.running)
         chunks: dict[Sequence, int] = {}
         while budget > 0:
             tenant = turns.next_tenant(self._tenants)
@@ -245,8 +252,6 @@ class Scheduler:
                 most = budget if turns.next_tenant(self._tenants) is None else -(-budget // 2)
                 chunks[sequence] = self._take(sequence, 0, most)
                 budget -= chunks[sequence]
-        # As far as is known before the next step, none that waits can start in it.
-        self._full = not turns.starting
         for sequence, count in chunks.items():
             # What nobody else could use.
             more = self._take(sequence, count, budget)
@@ -272,10 +277,21 @@ class Scheduler:
             return None
         sequence, match = found
         if not self._can_start(match):
-            turns.starting = False
+            turns.hold_up(tenant)
+            return None
+        if turns.held_up and not self._stays_within_share(sequence):
+            turns.skipped.add(tenant.name)
             return None
         self._start(sequence, match)
+        turns.pass_by(tenant)
         return sequence
+
+    def _stays_within_share(self, sequence: Sequence) -> bool:
+        """Whether a tenant uses no more than its part of the engine with one more sequence."""
+        tenant = self._tenants.of(sequence)
+        own = self._usage().get(tenant.name, _Usage(tenant.weight))
+        own.add(sequence)
+        return self._share(own) * sum(other.weight for other in self._tenants) <= 1
 
     def _next_waiting(self, tenant: Tenant, plan: Plan) -> tuple[Sequence, Match] | None:
         """The first of a tenant's sequences that is not better off waiting for another one."""
@@ -382,17 +398,32 @@ class _Usage:
 
 
 class _Turns:
-    """Who can still catch up in this step. `starting` ends when the next one does not fit."""
+    """Who can still catch up in this step. `held_up` are tenants whose next sequence does not fit:
+    others that stay within their share may pass by, some times, and not many of them are tried."""
 
     def __init__(self, running: list[Sequence]) -> None:
         self.starting = True
         self.skipped: set[str] = set()
+        self.held_up: list[Tenant] = []
         self._behind: dict[str, list[Sequence]] = {}
         for sequence in running:
             if sequence.remaining > 1:
                 self._behind.setdefault(sequence.tenant, []).append(sequence)
         for sequences in self._behind.values():
             sequences.sort(key=_ORDER, reverse=True)
+
+    def hold_up(self, tenant: Tenant) -> None:
+        """The next sequence of a tenant does not fit."""
+        self.held_up.append(tenant)
+        self.skipped.add(tenant.name)
+        if tenant.passed_by >= PASSES or len(self.held_up) == TRIED:
+            self.starting = False
+
+    def pass_by(self, tenant: Tenant) -> None:
+        """A sequence of a tenant has started before those that are held up."""
+        tenant.passed_by = 0
+        for other in self.held_up:
+            other.passed_by += 1
 
     def next_tenant(self, tenants: Tenants) -> Tenant | None:
         """The least served tenant that has a sequence left."""
@@ -407,4 +438,8 @@ class _Turns:
     def _is_able(self, tenant: Tenant) -> bool:
         if self._behind.get(tenant.name):
             return True
-        return self.starting and bool(tenant.waiting) and tenant.name not in self.skipped
+        return bool(tenant.waiting) and self.may_start(tenant)
+
+    def may_start(self, tenant: Tenant) -> bool:
+        """Whether a waiting sequence of the tenant was not refused."""
+        return self.starting and tenant.name not in self.skipped

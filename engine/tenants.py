@@ -19,13 +19,15 @@ _ORDER = attrgetter("order")
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """One tenant with sequences: those that wait, in order, and how many run."""
+    """One tenant with sequences: those that wait, in order, and how many run. `passed_by` counts
+    others' that started while its next one did not fit."""
 
     name: str
     weight: float
     served: float
     waiting: list[Sequence] = field(default_factory=list)
     running: int = 0
+    passed_by: int = 0
 
 
 class Tenants:

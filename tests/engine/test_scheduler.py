@@ -392,3 +392,41 @@ def test_a_tenant_that_comes_back_has_saved_up_nothing() -> None:
 def test_weights_are_above_zero() -> None:
     with pytest.raises(ValueError, match="above 0"):
         make_scheduler(weights={"a": 0.0})
+
+
+def test_what_does_not_fit_holds_up_no_other_tenant_within_its_share() -> None:
+    scheduler = make_scheduler(blocks=60, max_sequences=8, max_step_tokens=300)
+    for _ in range(3):
+        scheduler.add(make_sequence(40, 400, tenant="a"))
+    run_step(scheduler)
+    large, small = make_sequence(160, tenant="b"), make_sequence(4, 8, tenant="c")
+    scheduler.add(large)
+    run_step(scheduler)
+    scheduler.add(small)
+    run_step(scheduler)
+    assert small.admitted
+    assert not large.admitted
+
+
+def test_what_does_not_fit_is_not_passed_by_for_ever() -> None:
+    """Small sequences of another tenant keep coming, and leave no time at which it fits."""
+    scheduler = make_scheduler(blocks=60, max_sequences=8, max_step_tokens=300)
+    small = [make_sequence(16, 30, tenant="c") for _ in range(4)]
+    for sequence in small:
+        scheduler.add(sequence)
+    run_step(scheduler)
+    large = make_sequence(216, tenant="b")
+    scheduler.add(large)
+    steps = 0
+    while not large.admitted and steps < 10_000:
+        steps += 1
+        run_step(scheduler)
+        while sum(sequence.admitted or sequence in waiting(scheduler) for sequence in small) < 4:
+            small.append(make_sequence(16, 30, tenant="c"))
+            scheduler.add(small[-1])
+            small = [s for s in small if s.admitted or s in waiting(scheduler)]
+    assert 20 < steps < 10_000
+
+
+def waiting(scheduler: Scheduler) -> list[Sequence]:
+    return [sequence for tenant in scheduler._tenants for sequence in tenant.waiting]
