@@ -5,6 +5,7 @@ in it. All decisions are the core's.
 """
 
 import argparse
+import gc
 import logging
 import time
 
@@ -186,6 +187,10 @@ def serve(core: EngineCore, options: argparse.Namespace, wakeup: Wakeup | None =
             if options.step_timeout:
                 watch(timer)
             log.info("%s listens at %s", core.info.model, listener.address)
+            # What start-up has made stays: looked through with every full collection, it would
+            # hold up a step by 0.1 s now and then (measured).
+            gc.collect()
+            gc.freeze()
             executor.run()
         finally:
             listener.close()
