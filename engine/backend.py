@@ -63,8 +63,8 @@ def make_backend(config: GptOssConfig, options: EngineOptions) -> Backend:
         from engine.gpu import GpuBackend
     except ImportError as error:
         raise ValueError(
-            f"a GPU needs flashinfer, which cannot be imported ({error}): install antiphon[gpu], "
-            "or give --device cpu"
+            f"a GPU needs flashinfer, which cannot be imported ({error}): the extra gpu installs "
+            "it; or give --device cpu"
         ) from error
     return GpuBackend(config, options, device)
 

@@ -326,6 +326,11 @@ def serve(
     log_level: Annotated[LogLevel, typer.Option(help="Log on standard error.")] = LogLevel.WARNING,
 ) -> None:
     """Serve a model over the OpenAI API."""
+    if model.startswith("-"):
+        # All behind `--` is arguments: the first of them would be the model.
+        raise typer.BadParameter(f"{model} is no model: give one before -- and vLLM's options")
+    if script is not None and engine is Engine.VLLM:
+        raise typer.BadParameter("--script and --engine vllm exclude each other")
     name = served_model_name or ("antiphon-demo" if model == DEMO else Path(model).resolve().name)
     command = (
         ["engine.scripted", "--scripts", str(script)]
@@ -406,6 +411,8 @@ def add_key(
     ),
 ) -> None:
     """Make an API key for a tenant; it is printed once and kept only as a hash."""
+    if not tenant.isprintable() or not tenant.strip():
+        raise typer.BadParameter(f"{tenant!r} is no name", param_hint="TENANT")
     plain, record = make_key(tenant, int(time.time()))
     try:
         append_key(file, record)
@@ -450,7 +457,9 @@ def drain_worker(
 
 
 def _show_workers(url: str, admin_key: str | None, body: dict[str, int] | None) -> None:
-    address = f"{url}/admin/postprocess-workers"
+    if not re.match(r"https?://[^/]", url):
+        raise typer.BadParameter(f"{url!r} is no address like {LOCAL}", param_hint="--url")
+    address = f"{url.rstrip('/')}/admin/postprocess-workers"
     asked = urllib.request.Request(address)  # noqa: S310  the operator gave the address
     if admin_key is not None:
         asked.add_header("authorization", f"Bearer {admin_key}")
@@ -477,7 +486,19 @@ def _given(option: str, value: float | None) -> list[str]:
     return [] if value is None else [option, str(value)]
 
 
+def _check_address(host: str, port: int) -> None:
+    """Raise StartError if another server has the address: its answers would pass for ours."""
+    # Here, as these imports take a while.
+    from frontend.server import ListenError, listen
+
+    try:
+        listen(host, port).close()
+    except ListenError as error:
+        raise StartError(str(error)) from error
+
+
 async def _run(settings: RunSettings, model: str) -> None:
+    _check_address(settings.host, settings.port)
     supervisor = Supervisor(settings)
     _console.print(f"Starting Antiphon with {settings.workers} post-processing worker(s) ...")
     announcement = asyncio.create_task(_announce(settings, model))

@@ -33,7 +33,7 @@ from frontend.settings import (
     DEFAULT_MAX_STREAMS,
     FrontendSettings,
 )
-from ipc.process import EXIT_CONFIGURATION, WATCH_PARENT
+from ipc.process import EXIT_CONFIGURATION, EXIT_USAGE, WATCH_PARENT
 from ipc.security import CurveKey, SecurityError, make_run_directory
 
 _logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Child:
             status = await self._run()
             if self._stopping.is_set():
                 return
-            if status == EXIT_CONFIGURATION:
+            if status in (EXIT_CONFIGURATION, EXIT_USAGE):
                 raise StartError(f"{self.name} cannot start; its message is above")
             if time.monotonic() - started > STEADY_SECONDS:
                 delay = FIRST_RESTART_SECONDS

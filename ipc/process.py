@@ -14,6 +14,9 @@ from ipc.security import CurveKey
 EXIT_CONFIGURATION = 78
 """Exit status of a process that will not come up however often it is started (EX_CONFIG)."""
 
+EXIT_USAGE = 2
+"""Exit status of a process whose options make no sense (argparse's); it is as final."""
+
 EXIT_HUNG = 79
 """Exit status of an engine whose step hung; a new one is to be started."""
 

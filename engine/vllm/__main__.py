@@ -92,7 +92,7 @@ def _load(options: argparse.Namespace, rest: list[str], counters: Counters) -> A
         from vllm.utils.argparse_utils import FlexibleArgumentParser
         from vllm.v1.engine.async_llm import AsyncLLM
     except ImportError as error:
-        _give_up(f"vLLM cannot be imported (pip install 'antiphon[vllm]'): {error}")
+        _give_up(f"vLLM cannot be imported (the extra vllm installs it): {error}")
     parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(prog="vLLM"))
     try:
         parsed = parser.parse_args(rest)

@@ -1,10 +1,12 @@
 """What the command line makes of its options: the engine's command."""
 
+import socket
+
 import pytest
 from typer.testing import CliRunner
 
 from frontend import cli
-from frontend.supervisor import RunSettings
+from frontend.supervisor import RunSettings, StartError
 
 
 @pytest.fixture
@@ -74,3 +76,30 @@ def test_what_an_engine_does_not_have_is_refused(
     status, output = serve(*arguments)
     assert (status, run) == (2, [])
     assert said in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "--engine", "vllm", "--", "--tensor-parallel-size", "2"], "is no model"),
+        (["serve", "--engine", "vllm", "--script", __file__], "exclude each other"),
+        (["keys", "add", ""], "is no name"),
+        (["keys", "add", "a\nb"], "is no name"),
+        (["workers", "list", "--url", "banana"], "is no address"),
+        (["workers", "list", "--url", "http://"], "is no address"),
+    ],
+)
+def test_what_makes_no_sense(run: list[RunSettings], arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not run
+
+
+def test_an_address_that_is_taken() -> None:
+    """Another server there would answer for this one, which would say that it is ready."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(StartError, match=r"cannot listen at 127\.0\.0\.1, port"),
+    ):
+        cli._check_address("127.0.0.1", taken.getsockname()[1])

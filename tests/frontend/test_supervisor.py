@@ -9,7 +9,8 @@ import pytest
 
 from frontend.control import ControlError, ListWorkers, StartWorker, StopWorker, ask
 from frontend.settings import FrontendSettings
-from frontend.supervisor import Child, RunSettings, Supervisor
+from frontend.supervisor import Child, RunSettings, StartError, Supervisor
+from ipc.process import EXIT_CONFIGURATION, EXIT_USAGE
 
 
 class Process:
@@ -43,6 +44,28 @@ def test_a_child_that_is_stopped_while_it_is_being_started_ends(
         monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
         async with asyncio.timeout(5):
             await child.keep()
+        assert child.starts == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("status", [EXIT_CONFIGURATION, EXIT_USAGE])
+def test_what_will_not_come_up_is_not_started_again(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        child = Child("child", [])
+
+        async def start(*arguments: object, **options: object) -> Process:
+            process = Process()
+            process.kill()
+            process.returncode = status
+            return process
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+        async with asyncio.timeout(5):
+            with pytest.raises(StartError, match="child cannot start"):
+                await child.keep()
         assert child.starts == 1
 
     asyncio.run(scenario())
