@@ -116,7 +116,10 @@ class _Loader:
 
     def _fill(self, place: Tensor, name: str) -> Tensor:
         """Convert a tensor of the same shape into `place`; returns it."""
-        for rows, piece in self._checkpoint.find(name, tuple(place.shape)).pieces():
+        return self._copy(place, self._checkpoint.find(name, tuple(place.shape)))
+
+    def _copy(self, place: Tensor, stored: StoredTensor) -> Tensor:
+        for rows, piece in stored.pieces():
             place[rows].copy_(piece)
             self._made(place[rows].nbytes)
         return place
@@ -185,14 +188,11 @@ class _Loader:
 
     def _stored(self, name: str, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
         """Blocks and scales of a layer's experts, as they are, on the device."""
-        made = []
-        for tensor in self._find_mxfp4(name, inputs, outputs):
-            place = torch.empty(tensor.shape, dtype=torch.uint8, device=self._device)
-            for rows, piece in tensor.pieces():
-                place[rows].copy_(piece)
-            self._made(place.nbytes)
-            made.append(place)
-        return made[0], made[1]
+        blocks, scales = (
+            self._copy(torch.empty(tensor.shape, dtype=torch.uint8, device=self._device), tensor)
+            for tensor in self._find_mxfp4(name, inputs, outputs)
+        )
+        return blocks, scales
 
     def _products(
         self,

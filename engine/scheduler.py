@@ -192,12 +192,9 @@ class Scheduler:
 
     def _step_share(self) -> StepShare | None:
         """How much of each tenant's work the step has, if it cannot have all of it."""
-        if not self._latency_factor or len(self._tenants) == 1 or not self._costs.known:
+        if not self._latency_factor or len(self._tenants) < 2 or not self._costs.known:
             return None
-        loads = self._loads()
-        if not loads:
-            return None
-        return fair_step(loads, self._costs, self._latency_factor, self._step_tokens)
+        return fair_step(self._loads(), self._costs, self._latency_factor, self._step_tokens)
 
     def _loads(self) -> dict[str, Load]:
         generating = dict.fromkeys((tenant.name for tenant in self._tenants), 0)

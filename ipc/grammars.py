@@ -103,7 +103,7 @@ def header_text(calls: Collection[str], *, must_call: bool, reasoned: bool) -> s
         )
         rules["to"] = f'" to=functions." ({" | ".join(json.dumps(name) for name in sorted(calls))})'
         rules["aside"] = '"commentary" | "analysis"'
-        # One word only behind <|constrain|>, as workers expect it in one token.
+        # One word only behind <|constrain|>, the one that gpt-oss writes there.
         rules["format"] = '" json" | " code" | " "? <|constrain|> "json"'
     lines = (f"{name}: {rule}" for name, rule in rules.items())
     return LLMatcher.grammar_from_lark("\n".join(lines))
