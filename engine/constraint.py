@@ -50,7 +50,7 @@ _SPECIAL_NAMES = {
     MESSAGE: "<|message|>",
     CALL: "<|call|>",
 }
-_RECIPIENT = re.compile(rb" to=functions\.(\S+)")
+_RECIPIENT = re.compile(rb" to=(?:functions\.)?(\S+)")
 CACHED_GRAMMARS = 128
 """A usual one takes 1 MB, and one made to be large up to 25 (measured)."""
 
@@ -128,7 +128,9 @@ def compile_constraint(constraint: Constraint) -> CompiledConstraint:
     """Compile what is not cached, which can take milliseconds. Raises GrammarError."""
     calls, must_call = constraint.calls, constraint.must_call
     first, later = (
-        _compiled(header_text(calls, must_call=must_call, reasoned=reasoned))
+        _compiled(
+            header_text(calls, must_call=must_call, reasoned=reasoned, custom=constraint.custom)
+        )
         for reasoned in (False, True)
     )
     return CompiledConstraint(

@@ -31,7 +31,7 @@ MAX_REMAINDERS = 10_000
 limits bounds that. 10,000 take 21 ms and 15 MB, a million 4 s and 1 GB (measured)."""
 
 MAX_ERROR = 300
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"(?!functions\.)([a-zA-Z0-9_-]{1,64}\.)?[a-zA-Z0-9_-]{1,64}")
 
 
 class GrammarError(Exception):
@@ -73,16 +73,25 @@ def grammar_text(grammar: Grammar) -> str:
         raise GrammarError(str(error)) from error
 
 
-def header_text(calls: Collection[str], *, must_call: bool, reasoned: bool) -> str:
+def recipient(name: str) -> str:
+    """How a message is addressed to a tool: a function's name stands in the namespace `functions`,
+    that of a tool in another one has it already."""
+    return name if "." in name else f"functions.{name}"
+
+
+def header_text(
+    calls: Collection[str], *, must_call: bool, reasoned: bool, custom: Collection[str] = ()
+) -> str:
     """A grammar for what stands between `<|start|>assistant` and a message's text, in the forms in
-    which gpt-oss writes it; `calls` are the functions that can be called.
+    which gpt-oss writes it; `calls` are the tools that can be called, `custom` those of them whose
+    calls hold no JSON.
 
     With `must_call` a call has to follow, or an analysis unless the turn has `reasoned` before.
     Raises GrammarError.
     """
     for name in calls:
         if not _NAME.fullmatch(name):
-            raise GrammarError(f"{name!r} is no function name")
+            raise GrammarError(f"{name!r} is no name of a tool")
     opens = {
         "call": bool(calls),
         "analysis": not (must_call and reasoned),
@@ -96,12 +105,17 @@ def header_text(calls: Collection[str], *, must_call: bool, reasoned: bool) -> s
         "answer": '<|channel|> "final" (" "? <|constrain|> "json")?',
     }
     if calls:
-        rules["call"] = (
-            '<|channel|> "commentary" to " " <|constrain|> "json"'
-            if must_call
-            else "to <|channel|> aside format? | <|channel|> aside to format?"
-        )
-        rules["to"] = f'" to=functions." ({" | ".join(json.dumps(name) for name in sorted(calls))})'
+        json_calls = [name for name in calls if name not in custom]
+        if must_call:
+            forced = {
+                '<|channel|> "commentary" to_json " " <|constrain|> "json"': json_calls,
+                '<|channel|> "commentary" to_text': custom,
+            }
+            rules["call"] = " | ".join(rule for rule, names in forced.items() if names)
+        else:
+            rules["call"] = "to <|channel|> aside format? | <|channel|> aside to format?"
+        groups = {"to": calls, "to_json": json_calls, "to_text": custom}
+        rules |= {rule: _addressed(names) for rule, names in groups.items() if names}
         rules["aside"] = '"commentary" | "analysis"'
         # One word only behind <|constrain|>, the one that gpt-oss writes there.
         rules["format"] = '" json" | " code" | " "? <|constrain|> "json"'
@@ -109,10 +123,21 @@ def header_text(calls: Collection[str], *, must_call: bool, reasoned: bool) -> s
     return LLMatcher.grammar_from_lark("\n".join(lines))
 
 
+def _addressed(names: Collection[str]) -> str:
+    """A rule for how messages are addressed to these tools."""
+    recipients = (json.dumps(recipient(name)) for name in sorted(names))
+    return f'" to=" ({" | ".join(recipients)})'
+
+
 def check_constraint(constraint: Constraint) -> None:
     """Raise GrammarError, which says what is wrong, if a constraint cannot be compiled, or no text
     can begin under it."""
-    header = header_text(constraint.calls, must_call=constraint.must_call, reasoned=False)
+    header = header_text(
+        constraint.calls,
+        must_call=constraint.must_call,
+        reasoned=False,
+        custom=constraint.custom,
+    )
     complaint = LLMatcher.validate_grammar(header, limits=LIMITS)
     if complaint:
         raise GrammarError(_first_lines(complaint))

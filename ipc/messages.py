@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Raised with every change that an older peer would misread."""
 
 
@@ -92,14 +92,15 @@ class Grammar(Message, frozen=True):
 class Constraint(Message, frozen=True):
     """What a turn must be like; its reasoning and its preambles are always free.
 
-    `final` is for the text of the final message. `calls` are the functions that can be called, by
-    name, with the grammars of their arguments; None leaves a text free. `must_call` lets the turn
-    end only in a call.
+    `final` is for the text of the final message. `calls` are the tools that can be called, by
+    name (`Open.tools` tells its form), with the grammars of their arguments; None leaves a text
+    free. Those of the tools in `custom` are no JSON. `must_call` lets the turn end only in a call.
     """
 
     final: Grammar | None = None
     calls: dict[str, Grammar | None] = {}
     must_call: bool = False
+    custom: tuple[str, ...] = ()
 
 
 class GenerationRequest(Message, frozen=True, tag="generate"):
@@ -246,15 +247,30 @@ class Step(Message, frozen=True, tag="step"):
 
 class ResponsesFormat(Message, frozen=True, tag="responses"):
     """`POST /v1/responses`. `echo` is the members of the response object that repeat the request,
-    as JSON text without the braces around them."""
+    as JSON text without the braces around them.
+
+    With `summary` the reasoning is told as its summary, too; with a `seal_key` also encrypted,
+    for the client that sends it back. `queued`: the response began in the background. `retrieved`:
+    it is made again from its record, and its failure is told as a response, too.
+    """
 
     echo: bytes
+    summary: bool = False
+    seal_key: bytes = b""
+    queued: bool = False
+    retrieved: bool = False
 
 
 class ChatFormat(Message, frozen=True, tag="chat"):
-    """`POST /v1/chat/completions`."""
+    """`POST /v1/chat/completions`. `reasoning_member` is the member that the reasoning goes to.
+
+    With `part` the stream is one choice of several, the one with that number: it has no usage
+    and no end mark, and unstreamed it is the choice alone.
+    """
 
     include_usage: bool = False
+    reasoning_member: Literal["reasoning", "reasoning_content"] = "reasoning"
+    part: int | None = None
 
 
 class Resume(Message, frozen=True):
@@ -269,8 +285,11 @@ class Resume(Message, frozen=True):
 class Open(Message, frozen=True, tag="open"):
     """Create the state of a stream. Everything its output depends on, but for its tokens.
 
-    With `resume` the stream comes from another worker: its tokens come again from the first, and
-    what the client has already is not said again.
+    `tools` are the names of the tools that may be called: of functions the bare name, of those in
+    a namespace of their own `NAMESPACE.NAME`. What calls of the `custom` ones hold is no JSON.
+    With `keep` the terminal output brings the `Record` of the stream. With `resume` the stream
+    comes from another worker: its tokens come again from the first, and what the client has
+    already is not said again.
     """
 
     stream_id: int
@@ -286,14 +305,16 @@ class Open(Message, frozen=True, tag="open"):
     parallel_tool_calls: bool = True
     tenant: str = ""
     resume: Resume | None = None
+    custom: tuple[str, ...] = ()
+    keep: bool = False
 
 
 class Fail(Message, frozen=True, tag="fail"):
-    """End a stream with an error that its client is told."""
+    """End a stream with an error that its client is told, or because it was `cancelled`."""
 
     stream_id: int
     lease: int
-    code: Literal["server_error", "overloaded"]
+    code: Literal["server_error", "overloaded", "cancelled"]
     message: str
 
 
@@ -334,13 +355,17 @@ class WorkerStatus(Message, frozen=True, tag="worker_status"):
 
 class Terminal(Message, frozen=True):
     """A stream's end as its client sees it. `status` is the HTTP status of an unstreamed reply,
-    `message` what an end by an error that could not be encoded is to say."""
+    `message` what an end by an error that could not be encoded is to say. `record` is an encoded
+    `Record`, if one was to be kept."""
 
     reason: Literal["final", "error"]
     status: int
     output_tokens: int
     stopped_early: bool = False
     message: str = ""
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    record: bytes = b""
 
 
 class Output(Message, frozen=True):
@@ -369,6 +394,28 @@ class Released(Message, frozen=True, tag="released"):
     stream_id: int
     lease: int
     reason: Literal["not_owned", "expired", "moved"]
+
+
+# --- what is kept ------------------------------------------------------------------------------
+
+
+class Ending(Message, frozen=True):
+    """How a stream ended: the engine's `finish`, or the failure (HTTP status, type, code, message)
+    that its client was told. `at` is in unix seconds."""
+
+    at: int
+    finish: Finish | None = None
+    failure: tuple[int, str, str, str] | None = None
+
+
+class Record(Message, frozen=True):
+    """A stream that has ended: all that its output was made of, so that it can be made again."""
+
+    opening: Open
+    tokens: list[int]
+    ending: Ending
+    cached_tokens: int = 0
+    logprobs: list[TokenLogprobs] | None = None
 
 
 WorkerToFrontend = WorkerInfo | Refused | Outputs | Released | WorkerStatus

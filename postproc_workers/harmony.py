@@ -96,6 +96,11 @@ class HarmonyStream:
         self.consumed = start + len(tokens)
         return False
 
+    @property
+    def in_text(self) -> bool:
+        """Whether an ordinary token would be part of a message's text."""
+        return self._in_body and not self._hidden
+
     def finish(self, cut: bool) -> None:
         """The output is over; `cut` says that a limit ended it rather than the model.
 

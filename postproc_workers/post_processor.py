@@ -3,8 +3,21 @@
 from collections import Counter
 from typing import assert_never
 
-from ipc.messages import ChatFormat, ErrorResponse, Fail, Finish, Open, ResponsesFormat
-from postproc_workers.encoders import Encoder, Failure, Usage, server_error
+import msgspec
+
+from ipc.messages import (
+    ChatFormat,
+    Ending,
+    ErrorResponse,
+    Fail,
+    Finish,
+    Open,
+    Record,
+    ResponsesFormat,
+    TokenLogprobs,
+)
+from ipc.vocabulary import FIRST_SPECIAL
+from postproc_workers.encoders import CANCELLED, Encoder, Failure, Usage, server_error
 from postproc_workers.encoders.chat import ChatEncoder
 from postproc_workers.encoders.responses import ResponsesEncoder
 from postproc_workers.harmony import HarmonyStream
@@ -28,6 +41,8 @@ def frontend_failure(fail: Fail) -> Failure:
     """How clients see an end that the frontend ordered."""
     if fail.code == "overloaded":
         return Failure(503, "server_error", "overloaded", fail.message)
+    if fail.code == CANCELLED:
+        return Failure(499, "invalid_request_error", CANCELLED, fail.message)
     return server_error(fail.message)
 
 
@@ -49,7 +64,8 @@ class PostProcessor:
     cut into steps. `take` hands over the bytes since the last time; they stay whole if a later
     call raises. `now` is in unix seconds and only dates the end. `ended_early` says that the
     answer is complete though the engine goes on, `next_sequence` is the number of the next event;
-    `cached_tokens` of the prompt are set once the engine has told them.
+    `cached_tokens` of the prompt are set once the engine has told them. `record` is what an ended
+    stream can be made of again, empty unless its Open says to keep that.
     """
 
     def __init__(self, opening: Open) -> None:
@@ -65,21 +81,43 @@ class PostProcessor:
         self.ended_early = False
         self.cached_tokens = 0
         self.next_sequence = 0
+        self.record = b""
+        self._keep = opening.keep
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprobs] | None = None
 
     def open(self) -> None:
         self._encoder.open()
 
-    def feed(self, tokens: list[int]) -> None:
-        self.ended_early = self._stream.feed(tokens)
+    def feed(self, tokens: list[int], logprobs: list[TokenLogprobs] | None = None) -> None:
+        if self._keep:
+            self._tokens += tokens
+            if logprobs is not None:
+                self._logprobs = (self._logprobs or []) + logprobs
+        if logprobs is None:
+            self.ended_early = self._stream.feed(tokens)
+            return
+        for token, entry in zip(tokens, logprobs, strict=True):
+            if self._stream.in_text and 0 <= token < FIRST_SPECIAL:
+                self._encoder.logprob(token, entry)
+            self.ended_early = self._stream.feed((token,))
 
     def finish(self, finish: Finish, now: int) -> None:
+        self._remember(Ending(now, finish))
         self._stream.finish(cut=finish.reason == "length")
         status = "stop" if self._stream.ended_early else finish.reason
         usage = Usage(self._opening.prompt_tokens, self.cached_tokens, self.output_tokens)
         self._encoder.finish(status, usage, now)
 
     def fail(self, failure: Failure, now: int) -> None:
+        self._remember(Ending(now, failure=(*failure,)))
         self._encoder.fail(failure, now)
+
+    def _remember(self, ending: Ending) -> None:
+        if self._keep:
+            opening = msgspec.structs.replace(self._opening, resume=None)
+            record = Record(opening, self._tokens, ending, self.cached_tokens, self._logprobs)
+            self.record = msgspec.msgpack.encode(record)
 
     def take(self) -> bytes:
         pieces = self._encoder.pieces
@@ -96,6 +134,11 @@ class PostProcessor:
     def output_tokens(self) -> int:
         """Tokens of the turn so far, without those beyond an early end."""
         return self._stream.consumed
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of the reasoning that has ended."""
+        return self._encoder.reasoning_tokens
 
     @property
     def recovered(self) -> Counter[str]:

@@ -27,6 +27,7 @@ from ipc.messages import (
     Resume,
     Step,
     Terminal,
+    TokenLogprobs,
     Tokens,
     WorkerStatus,
 )
@@ -43,15 +44,18 @@ class Processor(Protocol):
     ended_early: bool
     next_sequence: int
     cached_tokens: int
+    record: bytes
 
     def open(self) -> None: ...
-    def feed(self, tokens: list[int]) -> None: ...
+    def feed(self, tokens: list[int], logprobs: list[TokenLogprobs] | None = None) -> None: ...
     def finish(self, finish: Finish, now: int) -> None: ...
     def fail(self, failure: Failure, now: int) -> None: ...
     def take(self) -> bytes: ...
     def renumber(self, next_sequence: int) -> None: ...
     @property
     def output_tokens(self) -> int: ...
+    @property
+    def reasoning_tokens(self) -> int: ...
     @property
     def recovered(self) -> Counter[str]: ...
 
@@ -239,19 +243,19 @@ class Registry:
         return expired
 
     def _tokens(self, stream: _Stream, entry: Tokens, now: int) -> Output | None:
-        ids = entry.ids
+        ids, logprobs = entry.ids, entry.logprobs
         if entry.start != stream.position:
             if entry.start > stream.position:
                 raise LostTokensError(stream.position, entry.start)
             self.stale += 1
-            ids = ids[stream.position - entry.start :]
+            ids, logprobs = _from(stream.position - entry.start, ids, logprobs)
         processor = stream.processor
         if entry.cached_tokens:
             processor.cached_tokens = entry.cached_tokens
         resumed = stream.resume is not None
         if stream.resume is not None:
-            ids = _catch_up(stream, stream.resume, ids)
-        processor.feed(ids)
+            ids, logprobs = _catch_up(stream, stream.resume, ids, logprobs)
+        processor.feed(ids, logprobs)
         stream.position += len(ids)
         finish = entry.finish
         if finish is None and not processor.ended_early:
@@ -339,16 +343,25 @@ def _output(stream: _Stream, resumed: bool = False) -> Output | None:
     )
 
 
-def _catch_up(stream: _Stream, resume: Resume, ids: list[int]) -> list[int]:
+def _from(
+    place: int, ids: list[int], logprobs: list[TokenLogprobs] | None
+) -> tuple[list[int], list[TokenLogprobs] | None]:
+    """The tokens from a place on."""
+    return ids[place:], None if logprobs is None else logprobs[place:]
+
+
+def _catch_up(
+    stream: _Stream, resume: Resume, ids: list[int], logprobs: list[TokenLogprobs] | None
+) -> tuple[list[int], list[TokenLogprobs] | None]:
     """Process silently the tokens whose output the client has; returns the others.
 
     The first tokens of a moved stream are all that there were when it moved, so this is once.
     """
     known = max(0, resume.tokens - stream.position)
-    stream.processor.feed(ids[:known])
+    stream.processor.feed(ids[:known], None if logprobs is None else logprobs[:known])
     stream.position += len(ids[:known])
     _skip_known_output(stream, resume)
-    return ids[known:]
+    return _from(known, ids, logprobs)
 
 
 def _skip_known_output(stream: _Stream, resume: Resume) -> None:
@@ -369,5 +382,13 @@ def _last_output(
         stream.position,
         processor.next_sequence,
         body,
-        Terminal(reason, status, processor.output_tokens, stopped_early),
+        Terminal(
+            reason,
+            status,
+            processor.output_tokens,
+            stopped_early,
+            cached_tokens=processor.cached_tokens,
+            reasoning_tokens=processor.reasoning_tokens,
+            record=processor.record,
+        ),
     )

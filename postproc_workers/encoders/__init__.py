@@ -2,6 +2,7 @@
 
 from typing import Literal, NamedTuple, Protocol
 
+from ipc.messages import TokenLogprobs
 from postproc_workers.harmony import MessageSink
 
 Status = Literal["stop", "length"]
@@ -30,15 +31,23 @@ def server_error(message: str) -> Failure:
     return Failure(500, "server_error", "server_error", message)
 
 
+CANCELLED = "cancelled"
+"""The code of the failure that is none: somebody asked for the end."""
+
+
 class Encoder(MessageSink, Protocol):
     """One stream's encoder: appends bytes to `pieces`, whose reader clears it.
 
     Exactly one of `finish` and `fail` ends it. For an unstreamed request nothing comes before.
+    `logprob` is called for each token of a message's text, before that text, if the request asked
+    for log-probabilities.
     """
 
     pieces: list[bytes]
     next_sequence: int
+    reasoning_tokens: int
 
     def open(self) -> None: ...
+    def logprob(self, token: int, entry: TokenLogprobs) -> None: ...
     def finish(self, status: Status, usage: Usage, now: int) -> None: ...
     def fail(self, failure: Failure, now: int) -> None: ...

@@ -20,6 +20,7 @@ from ipc.messages import (
     Open,
     Owner,
     Step,
+    TokenLogprobs,
     Tokens,
 )
 from postproc_workers.encoders import Failure
@@ -51,6 +52,8 @@ class ScriptedProcessor:
         self.next_sequence = 0
         self.cached_tokens = 0
         self.output_tokens = 0
+        self.reasoning_tokens = 0
+        self.record = b""
         self.recovered: Counter[str] = Counter()
         self._opening = opening
         self._lines: list[str] = []
@@ -60,7 +63,7 @@ class ScriptedProcessor:
         if self._opening.model == "fails to open":
             raise ValueError("made to fail")
 
-    def feed(self, tokens: list[int]) -> None:
+    def feed(self, tokens: list[int], logprobs: list[TokenLogprobs] | None = None) -> None:
         for token in tokens:
             if self.ended_early:
                 return

@@ -14,7 +14,14 @@ from starlette.types import Message, Receive, Scope, Send
 import frontend.streams
 from frontend.errors import OverloadedError, ServerError
 from frontend.generation_response import GenerationResponse
-from ipc.messages import ChatFormat, ErrorResponse, Finish, Open, ResponsesFormat
+from ipc.messages import (
+    ChatFormat,
+    ErrorResponse,
+    Finish,
+    Open,
+    ResponsesFormat,
+    TokenLogprobs,
+)
 from postproc_workers.post_processor import PostProcessor
 from postproc_workers.testkit.strategies import encode
 from tests.frontend.local_system import LocalSystem, settle
@@ -230,10 +237,10 @@ MARK = encode("<|constrain|>")[0]
 class Failing(PostProcessor):
     """Real post-processing that fails at one token."""
 
-    def feed(self, tokens: list[int]) -> None:
+    def feed(self, tokens: list[int], logprobs: list[TokenLogprobs] | None = None) -> None:
         if MARK in tokens:
             raise ValueError("the mark cannot be read")
-        super().feed(tokens)
+        super().feed(tokens, logprobs)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

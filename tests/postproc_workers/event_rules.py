@@ -21,13 +21,17 @@ DELTA_EVENTS = {
     "message": "response.output_text",
     "reasoning": "response.reasoning_text",
     "function_call": "response.function_call_arguments",
+    "custom_tool_call": "response.custom_tool_call_input",
 }
+CALL_TEXTS = {"function_call": "arguments", "custom_tool_call": "input"}
+SUMMARY = "response.reasoning_summary"
 PART_TYPES = {"message": "output_text", "reasoning": "reasoning_text"}
 STATUS_OF_END = {
     "response.completed": "completed",
     "response.incomplete": "incomplete",
     "response.failed": "failed",
 }
+"""A response that was cancelled ends as a failed one, without an error."""
 RESOURCE_MEMBERS = {
     *("id", "object", "created_at", "completed_at", "status", "incomplete_details", "model"),
     *("previous_response_id", "instructions", "output", "error", "tools", "tool_choice"),
@@ -41,9 +45,13 @@ _SIGN_OF_LIFE = "response.in_progress"
 CHANGING_MEMBERS = {
     *("status", "output", "usage", "completed_at", "error", "incomplete_details"),
 }
-NOT_IN_SDK = {"presence_penalty", "frequency_penalty", "store", "reasoning", "name"}
-"""Members that openai's types do not know: of the resource, Chat's `reasoning`, and the `name` that
-its earlier versions require in `response.function_call_arguments.done`."""
+NOT_IN_SDK = {
+    *("presence_penalty", "frequency_penalty", "store", "reasoning", "reasoning_content"),
+    *("name", "status"),
+}
+"""Members that openai's types do not know: of the resource, Chat's reasoning, the `name` that its
+earlier versions require in `response.function_call_arguments.done`, and the `status` of a custom
+tool's call, which only some of its types have."""
 CODES_NOT_IN_SDK = {"overloaded", "context_length_exceeded"}
 """Error codes that Codex acts on."""
 
@@ -118,7 +126,7 @@ def check_response(response: Json) -> None:
     assert (response["error"] is not None) == (status == "failed")
     assert (response["incomplete_details"] is not None) == (status == "incomplete")
     ids = [item["id"] for item in response["output"]]
-    ids += [item["call_id"] for item in response["output"] if item["type"] == "function_call"]
+    ids += [item["call_id"] for item in response["output"] if item["type"] in CALL_TEXTS]
     assert all(ids)
     assert len(set(ids)) == len(ids)
     assert all(item["status"] == "completed" for item in response["output"][:-1])
@@ -157,23 +165,34 @@ class _ResponsesReader:
 
     def __init__(self, events: list[Json]) -> None:
         # A repeated response.in_progress is a sign of life, and may come anywhere.
-        self._events = events[:2] + [e for e in events[2:] if e["type"] != _SIGN_OF_LIFE]
+        begun = 3 if events[0]["response"]["status"] == "queued" else 2
+        later = [event for event in events[begun:] if event["type"] != _SIGN_OF_LIFE]
+        self._events = events[:begun] + later
         self._place = 0
         self._items: list[Json] = []
+        self._summary_open = False
+        self._summary = ""
+        self._logprobs: list[Json] = []
 
     def read(self) -> Json:
         """Check all events; the response of the last one."""
-        created = self._response("response.created", "in_progress")
+        queued = self._events[0]["response"]["status"] == "queued"
+        created = self._response("response.created", "queued" if queued else "in_progress")
         assert created["output"] == []
         assert created["usage"] is None
+        if queued:
+            assert self._response("response.queued", "queued") == created
+            created |= {"status": "in_progress"}
         assert self._response("response.in_progress", "in_progress") == created
         while self._next == "response.output_item.added":
             self._item(len(self._items))
         failed = self._next == "error"
         error = self._take("error") if failed else {}
         assert self._next in STATUS_OF_END
-        assert (self._next == "response.failed") == failed
-        last = self._response(self._next, STATUS_OF_END[self._next])
+        cancelled = self._events[self._place]["response"]["status"] == "cancelled"
+        assert (self._next == "response.failed") == (failed or cancelled)
+        status = "cancelled" if cancelled else STATUS_OF_END[self._next]
+        last = self._response(self._next, status)
         assert self._place == len(self._events), "nothing comes after the end"
         assert last["output"] == self._items, "the last event lists the items as they were sent"
         assert _constant(last) == _constant(created), "what was echoed stays"
@@ -206,23 +225,38 @@ class _ResponsesReader:
         assert item["status"] == "in_progress"
         kind = item["type"]
         place = {"item_id": item["id"], "output_index": index}
-        rest = self._call(item, place) if kind == "function_call" else self._part(kind, place)
+        rest = self._call(item, place) if kind in CALL_TEXTS else self._part(kind, place)
+        if kind == "reasoning":
+            assert item["summary"] == item["content"] == []
+            assert item["encrypted_content"] is None
+            if self._summary_open:
+                rest |= {"summary": [self._close_summary(place, rest["content"][0]["text"])]}
         done = self._take("response.output_item.done")
         assert done["output_index"] == index
+        if kind == "reasoning":
+            rest |= {"encrypted_content": done["item"]["encrypted_content"]}
         assert done["item"] == item | rest | {"status": done["item"]["status"]}
         assert done["item"]["status"] in ("completed", "incomplete")
         self._items.append(done["item"])
 
     def _call(self, item: Json, place: Json) -> Json:
-        assert item["arguments"] == ""
+        member = CALL_TEXTS[item["type"]]
+        assert item[member] == ""
         assert item["call_id"]
-        arguments = self._deltas(DELTA_EVENTS["function_call"], place)
-        done = self._take("response.function_call_arguments.done")
-        assert done["name"] == item["name"]
-        assert done["arguments"] == arguments
-        return {"arguments": arguments}
+        text = self._deltas(DELTA_EVENTS[item["type"]], place)
+        done = self._take(DELTA_EVENTS[item["type"]] + ".done")
+        assert done.get("name", item["name"]) == item["name"]
+        assert done[member] == text
+        return {member: text}
 
     def _part(self, kind: str, place: Json) -> Json:
+        self._summary_open = self._next == SUMMARY + "_part.added"
+        self._summary = ""
+        self._logprobs = []
+        if self._summary_open:
+            opened = self._take(SUMMARY + "_part.added")
+            assert opened == opened | place | {"summary_index": 0}
+            assert opened["part"] == {"type": "summary_text", "text": ""}
         place = place | {"content_index": 0}
         added = self._take("response.content_part.added")
         assert added["part"]["text"] == ""
@@ -231,10 +265,26 @@ class _ResponsesReader:
         done = self._take(DELTA_EVENTS[kind] + ".done")
         assert done["text"] == text
         closed = self._take("response.content_part.done")
-        assert closed["part"] == added["part"] | {"text": text}
+        whole = {"text": text}
+        if kind == "message":
+            assert done["logprobs"] == self._logprobs
+            assert _without_bytes(closed["part"]["logprobs"]) == self._logprobs
+            whole |= {"logprobs": closed["part"]["logprobs"]}
+        assert closed["part"] == added["part"] | whole
         for event in (added, done, closed):
             assert event | place == event
         return {"content": [closed["part"]]}
+
+    def _close_summary(self, place: Json, text: str) -> Json:
+        """The summary of a reasoning item, which says all that it says."""
+        place = place | {"summary_index": 0}
+        said = self._take(SUMMARY + "_text.done")
+        assert said == said | place | {"text": text}
+        assert self._summary == text
+        closed = self._take(SUMMARY + "_part.done")
+        assert closed == closed | place | {"part": {"type": "summary_text", "text": text}}
+        part: Json = closed["part"]
+        return part
 
     def _deltas(self, kind: str, place: Json) -> str:
         text = ""
@@ -243,7 +293,22 @@ class _ResponsesReader:
             assert event | place == event
             assert event["delta"], "no delta is empty"
             text += event["delta"]
+            self._logprobs += event.get("logprobs", [])
+            if kind == DELTA_EVENTS["reasoning"] and self._summary_open:
+                told = self._take(SUMMARY + "_text.delta")
+                assert told["delta"] == event["delta"]
+                self._summary += told["delta"]
         return text
+
+
+def _without_bytes(logprobs: list[Json]) -> list[Json]:
+    """Log-probabilities of a part as the deltas tell them."""
+    return [
+        {key: value for key, value in entry.items() if key != "bytes"}
+        | {"top_logprobs": [{k: v for k, v in t.items() if k != "bytes"} for t in tops]}
+        for entry in logprobs
+        for tops in [entry["top_logprobs"]]
+    ]
 
 
 # --- Chat --------------------------------------------------------------------------------------
@@ -261,6 +326,7 @@ class StreamedChat:
     finish_reason: str | None = None
     usage: Json | None = None
     error: Json | None = None
+    logprobs: list[Json] | None = None
 
 
 def read_chat_stream(body: bytes) -> StreamedChat:
@@ -286,7 +352,7 @@ def read_chat_stream(body: bytes) -> StreamedChat:
 
 
 def _add_chunk(chat: StreamedChat, chunk: Json) -> None:
-    check_type(ChatCompletionChunk, chunk)
+    check_type(ChatCompletionChunk, _without_custom_calls(chunk))
     assert chunk | chat.head == chunk, "all chunks have one head"
     assert chunk["object"] == "chat.completion.chunk"
     if not chunk["choices"]:
@@ -303,22 +369,38 @@ def _add_chunk(chat: StreamedChat, chunk: Json) -> None:
         _add_call(chat, choice["delta"][member][0])
     elif member is not None:
         assert choice["delta"][member], "no delta is empty"
-        chat.message[member] += choice["delta"][member]
+        chat.message[member] = chat.message.get(member, "") + choice["delta"][member]
+    if choice["logprobs"] is not None:
+        assert member == "content"
+        chat.logprobs = (chat.logprobs or []) + choice["logprobs"]["content"]
+
+
+def _without_custom_calls(chunk: Json) -> Json:
+    """openai's types know no deltas of custom tools, though its API has them."""
+    choices = [
+        choice | {"delta": {}}
+        if any("custom" in call for call in choice["delta"].get("tool_calls", ()))
+        else choice
+        for choice in chunk["choices"]
+    ]
+    return chunk | {"choices": choices}
 
 
 def _add_call(chat: StreamedChat, delta: Json) -> None:
-    """The first delta of a call names it, the later ones only add arguments."""
+    """The first delta of a call names it, the later ones only add to its text."""
+    kind = delta.get("type") or chat.calls[-1]["type"]
+    text = {"function": "arguments", "custom": "input"}[kind]
     if delta["index"] == len(chat.calls):
-        assert set(delta) == {"index", "id", "type", "function"}
-        assert delta["function"]["arguments"] == ""
-        assert delta["function"]["name"]
+        assert set(delta) == {"index", "id", "type", kind}
+        assert delta[kind][text] == ""
+        assert delta[kind]["name"]
         chat.calls.append({k: v for k, v in delta.items() if k != "index"})
         return
     assert delta["index"] == len(chat.calls) - 1
-    assert set(delta) == {"index", "function"}
-    assert set(delta["function"]) == {"arguments"}
-    assert delta["function"]["arguments"], "no delta is empty"
-    chat.calls[-1]["function"]["arguments"] += delta["function"]["arguments"]
+    assert set(delta) == {"index", kind}
+    assert set(delta[kind]) == {text}
+    assert delta[kind][text], "no delta is empty"
+    chat.calls[-1][kind][text] += delta[kind][text]
 
 
 def check_completion(completion: Json) -> None:

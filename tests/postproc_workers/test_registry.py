@@ -21,6 +21,7 @@ from ipc.messages import (
     Owner,
     Released,
     Step,
+    TokenLogprobs,
     Tokens,
     WorkerStatus,
 )
@@ -40,11 +41,11 @@ POISON = 199_997
 class FailsAtPoison(PostProcessor):
     """The real thing, but for a token at which it raises: in the middle of a step."""
 
-    def feed(self, tokens: list[int]) -> None:
+    def feed(self, tokens: list[int], logprobs: list[TokenLogprobs] | None = None) -> None:
         if POISON in tokens:
             super().feed(tokens[: tokens.index(POISON)])
             raise RuntimeError("the glyph table is gone")
-        super().feed(tokens)
+        super().feed(tokens, logprobs)
 
 
 class FailsAtTheEnd(PostProcessor):

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 from frontend.prepare import responses_echo
 from frontend.requests.responses import parse_responses
-from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat
+from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat, TokenLogprobs
+from ipc.vocabulary import RETURN
 from postproc_workers.encoders import Failure
 from postproc_workers.harmony import HarmonyStream
 from postproc_workers.headers import Header, Kind
 from postproc_workers.post_processor import PostProcessor
 from postproc_workers.tokens import token_table, unescape
 
-TOOLS = ("search", "get_weather")
+TOOLS = ("search", "get_weather", "a-b.c")
 NOW = 1_765_000_007
 
 RESPONSES = ResponsesFormat(
@@ -128,6 +129,8 @@ def opening(
     streaming: bool = True,
     stop: tuple[str, ...] = (),
     parallel_tool_calls: bool = True,
+    custom: tuple[str, ...] = (),
+    keep: bool = False,
 ) -> Open:
     """The Open of a turn of which little else matters."""
     root = "0123456789abcdef0123456789abcdef"
@@ -144,16 +147,32 @@ def opening(
         tools=TOOLS,
         stop=stop,
         parallel_tool_calls=parallel_tool_calls,
+        custom=custom,
+        keep=keep,
     )
 
 
-def post_process(opened: Open, steps: Steps, ending: Finish | Failure) -> bytes:
-    """All bytes of a turn, ended as a registry ends it."""
+def score(token: int, top: int = 2) -> TokenLogprobs:
+    """Made-up log-probabilities of a token, always the same; `top` tokens are in the list."""
+    return TokenLogprobs(-(token % 7) / 4, [(token, -0.25), (RETURN, -1.5), (2, -9.0)][:top])
+
+
+def post_process(
+    opened: Open, steps: Steps, ending: Finish | Failure, *, scored: bool = False
+) -> bytes:
+    """All bytes of a turn, ended as a registry ends it; `scored`: it comes with logprobs."""
+    return process(opened, steps, ending, scored=scored)[0]
+
+
+def process(
+    opened: Open, steps: Steps, ending: Finish | Failure, *, scored: bool = False
+) -> tuple[bytes, bytes]:
+    """The bytes of a turn, and its record."""
     processor = PostProcessor(opened)
     processor.open()
     body = processor.take()
     for step in steps:
-        processor.feed(step)
+        processor.feed(step, [score(token) for token in step] if scored else None)
         body += processor.take()
         if processor.ended_early:
             ending = Finish("stop")
@@ -162,4 +181,4 @@ def post_process(opened: Open, steps: Steps, ending: Finish | Failure) -> bytes:
         processor.finish(ending, NOW)
     else:
         processor.fail(ending, NOW)
-    return body + processor.take()
+    return body + processor.take(), processor.record

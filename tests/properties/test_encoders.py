@@ -1,13 +1,18 @@
 """Any tokens, ended in any way: every event rule holds, and streamed is unstreamed."""
 
 import json
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat
+from ipc.messages import ChatFormat, Finish, Open, Record, ResponsesFormat
 from postproc_workers.encoders import Failure
+from postproc_workers.replay import replay
+from postproc_workers.sealing import unseal
 from postproc_workers.testkit.strategies import soup, steps, texts, turns
 from tests.postproc_workers.event_rules import (
     check_completion,
@@ -15,7 +20,7 @@ from tests.postproc_workers.event_rules import (
     read_chat_stream,
     read_responses_stream,
 )
-from tests.postproc_workers.turns import RESPONSES, opening, post_process
+from tests.postproc_workers.turns import RESPONSES, opening, post_process, process
 
 CHAT = ChatFormat(include_usage=True)
 ANY_TOKENS = turns().map(lambda turn: turn.tokens) | soup()
@@ -28,25 +33,35 @@ FAILURES = st.builds(
     texts(),
 )
 STOPS = st.lists(st.text("aeé中 {", min_size=1, max_size=3), max_size=2).map(tuple)
+CUSTOM = st.sampled_from([(), ("search",), ("search", "a-b.c")])
+KEY = bytes(range(64))
+
+
+def formats(output: ResponsesFormat | ChatFormat) -> st.SearchStrategy[Any]:
+    """Its variants: what of a turn is told besides."""
+    if isinstance(output, ChatFormat):
+        names = st.sampled_from(("reasoning", "reasoning_content"))
+        return st.builds(ChatFormat, st.just(output.include_usage), names)
+    keys = st.sampled_from((b"", KEY))
+    return st.builds(
+        ResponsesFormat, st.just(output.echo), st.booleans(), keys, queued=st.booleans()
+    )
 
 
 def opens(output: ResponsesFormat | ChatFormat, streaming: bool) -> st.SearchStrategy[Open]:
     return st.builds(
-        lambda stop, parallel: opening(
-            output, streaming=streaming, stop=stop, parallel_tool_calls=parallel
+        lambda variant, stop, parallel, custom: opening(
+            variant, streaming=streaming, stop=stop, parallel_tool_calls=parallel, custom=custom
         ),
+        formats(output),
         STOPS,
         st.booleans(),
+        CUSTOM,
     )
 
 
 def unstreamed(opened: Open) -> Open:
-    return opening(
-        opened.format,
-        streaming=False,
-        stop=opened.stop,
-        parallel_tool_calls=opened.parallel_tool_calls,
-    )
+    return replace(opened, streaming=False)
 
 
 @pytest.mark.parametrize("output", [RESPONSES, CHAT], ids=["responses", "chat"])
@@ -59,17 +74,18 @@ def test_l6_pure_output_bytes_do_not_depend_on_the_cuts(
     streaming: bool,
 ) -> None:
     opened = data.draw(opens(output, streaming))
-    body = post_process(opened, [tokens], ending)
-    assert post_process(opened, data.draw(steps(tokens)), ending) == body
-    assert post_process(opened, [[token] for token in tokens], ending) == body
+    scored = data.draw(st.booleans())
+    body = post_process(opened, [tokens], ending, scored=scored)
+    assert post_process(opened, data.draw(steps(tokens)), ending, scored=scored) == body
+    assert post_process(opened, [[token] for token in tokens], ending, scored=scored) == body
 
 
-@given(opens(RESPONSES, streaming=True), ANY_TOKENS, FINISHES)
+@given(opens(RESPONSES, streaming=True), ANY_TOKENS, FINISHES, st.booleans())
 def test_a_streamed_response_is_the_unstreamed_one(
-    opened: Open, tokens: list[int], finish: Finish
+    opened: Open, tokens: list[int], finish: Finish, scored: bool
 ) -> None:
-    streamed = read_responses_stream(post_process(opened, [tokens], finish))
-    plain = json.loads(post_process(unstreamed(opened), [tokens], finish))
+    streamed = read_responses_stream(post_process(opened, [tokens], finish, scored=scored))
+    plain = json.loads(post_process(unstreamed(opened), [tokens], finish, scored=scored))
     check_response(plain)
     assert plain == streamed.response
     usage = plain["usage"]
@@ -87,17 +103,47 @@ def test_l7_numbered_up_to_a_failure(opened: Open, tokens: list[int], failure: F
         assert failed["error"] == {"code": failure.code, "message": failure.message}
 
 
-@given(opens(CHAT, streaming=True), ANY_TOKENS, FINISHES)
-def test_a_streamed_completion_is_the_unstreamed_one(
-    opened: Open, tokens: list[int], finish: Finish
+@given(st.data(), opens(RESPONSES, streaming=True), ANY_TOKENS, FINISHES | FAILURES, st.booleans())
+def test_a_retrieved_response_is_the_streamed_one(
+    data: st.DataObject, opened: Open, tokens: list[int], ending: Finish | Failure, scored: bool
 ) -> None:
-    chat = read_chat_stream(post_process(opened, [tokens], finish))
-    plain = json.loads(post_process(unstreamed(opened), [tokens], finish))
+    opened = replace(opened, keep=True, streaming=data.draw(st.booleans()))
+    parts = data.draw(steps(tokens))
+    body, kept = process(opened, parts, ending, scored=scored)
+    record = msgspec.msgpack.decode(kept, type=Record)
+    if opened.streaming:
+        assert replay(record, streaming=True) == body
+    elif isinstance(ending, Finish):
+        assert replay(record, streaming=False) == body
+    events = read_responses_stream(replay(record, streaming=True))
+    assert json.loads(replay(record, streaming=False)) == events.response
+
+
+@given(ANY_TOKENS, FINISHES)
+def test_sealed_reasoning_is_the_reasoning(tokens: list[int], finish: Finish) -> None:
+    opened = opening(replace(RESPONSES, seal_key=KEY), streaming=False)
+    for item in json.loads(post_process(opened, [tokens], finish))["output"]:
+        if item["type"] == "reasoning":
+            sealed = item["encrypted_content"]
+            assert unseal(KEY, "reasoning", opened.tenant, sealed) == item["content"][0]["text"]
+            assert unseal(KEY, "reasoning", "another", sealed) is None
+            assert unseal(KEY, "compaction", opened.tenant, sealed) is None
+
+
+@given(opens(CHAT, streaming=True), ANY_TOKENS, FINISHES, st.booleans())
+def test_a_streamed_completion_is_the_unstreamed_one(
+    opened: Open, tokens: list[int], finish: Finish, scored: bool
+) -> None:
+    chat = read_chat_stream(post_process(opened, [tokens], finish, scored=scored))
+    plain = json.loads(post_process(unstreamed(opened), [tokens], finish, scored=scored))
     check_completion(plain)
     [choice] = plain["choices"]
     message = choice["message"]
     assert (message["content"] or "") == chat.message["content"]
-    assert message.get("reasoning", "") == chat.message["reasoning"]
+    assert isinstance(opened.format, ChatFormat)
+    member = opened.format.reasoning_member
+    assert message.get(member, "") == chat.message.get(member, "")
+    assert (choice["logprobs"] or {"content": None})["content"] == chat.logprobs
     assert message.get("tool_calls", []) == chat.calls
     assert choice["finish_reason"] == chat.finish_reason
     assert plain["usage"] == chat.usage

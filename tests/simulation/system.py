@@ -24,6 +24,7 @@ from ipc.messages import (
     Owner,
     Reassign,
     Released,
+    TokenLogprobs,
     WorkerInfo,
     WorkerStatus,
 )
@@ -52,10 +53,10 @@ class WorkerDies(BaseException):
 class MortalPostProcessor(PostProcessor):
     """The real one, in a process that one token kills."""
 
-    def feed(self, tokens: list[int]) -> None:
+    def feed(self, tokens: list[int], logprobs: list[TokenLogprobs] | None = None) -> None:
         if DEADLY in tokens:
             raise WorkerDies
-        super().feed(tokens)
+        super().feed(tokens, logprobs)
 
 
 class SimulatedWorker:
