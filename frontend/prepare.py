@@ -3,72 +3,119 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Literal
 
 import msgspec
 
-from frontend.conversation import DEFAULT_EFFORT, Conversation, from_chat, from_responses
+from frontend.conversation import (
+    DEFAULT_EFFORT,
+    Conversation,
+    Unseal,
+    from_chat,
+    from_responses,
+    opens_nothing,
+)
 from frontend.errors import InvalidRequestError, context_length_exceeded, model_not_found
 from frontend.prompt import PromptRenderer, PromptTooLongError
-from frontend.requests import chat
 from frontend.requests.chat import ChatRequest
-from frontend.requests.fields import (
-    ChoiceMode,
-    JsonObject,
-    NamedFunction,
-    OtherTool,
-    SamplingFields,
-)
+from frontend.requests.fields import JsonObject, OtherChoice, OtherTool, SamplingFields
 from frontend.requests.responses import (
+    AllowedTools,
+    CustomTool,
     Format,
     FunctionTool,
+    GrammarInput,
+    Item,
+    NamedTool,
+    NamespacedTool,
+    NamespaceTool,
+    PromptFields,
     ResponsesRequest,
     SchemaFormat,
+    Tool,
+    ToolChoice,
 )
-from frontend.structured import OfferedFunction, Wanted
+from frontend.structured import Wanted
 from ipc.messages import ChatFormat, EngineInfo, ResponsesFormat, Sampling
+
+OutputFormat = ResponsesFormat | ChatFormat
+ReasoningMember = Literal["reasoning", "reasoning_content"]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that has passed all checks. `tools` are the names of the offered functions."""
+    """A request that has passed all checks. `tools` are the names of the offered ones, `custom`
+    those of them whose input is text; `choices` how often it is to be answered."""
 
     model: str
     prompt: list[int]
     sampling: Sampling
-    format: ResponsesFormat | ChatFormat
+    format: OutputFormat
     streaming: bool
     tools: tuple[str, ...]
+    custom: tuple[str, ...]
     stop: tuple[str, ...]
     parallel_tool_calls: bool
     priority: int
     cache_salt: str
     wanted: Wanted
+    choices: int = 1
 
 
 def prepare_responses(
-    request: ResponsesRequest, engine: EngineInfo, renderer: PromptRenderer, today: date
+    request: ResponsesRequest,
+    engine: EngineInfo,
+    renderer: PromptRenderer,
+    today: date,
+    *,
+    history: Sequence[Item] = (),
+    unseal: Unseal = opens_nothing,
+    seal_key: bytes = b"",
+    stored: bool = False,
 ) -> Prepared:
-    """Render and check a Responses request. Raises NotFoundError or InvalidRequestError."""
-    _check_model(request.model, engine)
-    conversation = from_responses(request)
+    """Render and check a Responses request, behind the items of its `history`. `seal_key` is for
+    reasoning that the client is to keep. Raises NotFoundError or InvalidRequestError."""
+    conversation = from_responses(request, history, unseal)
+    prompt = responses_prompt(request, conversation, engine, renderer, today)
+    background = request.background is True
+    output = ResponsesFormat(
+        echo=responses_echo(request, stored=stored),
+        summary=request.reasoning is not None and request.reasoning.summary is not None,
+        seal_key=seal_key if request.encrypted_reasoning else b"",
+        queued=background,
+    )
     return _prepared(
         request,
         conversation,
-        _prompt(conversation, engine, renderer, today, "input"),
+        prompt,
         engine,
         limit=request.max_output_tokens,
-        output=ResponsesFormat(echo=responses_echo(request)),
-        functions=[
-            OfferedFunction(tool, f"tools[{place}].parameters")
-            for place, tool in enumerate(request.tools or ())
-            if isinstance(tool, FunctionTool)
-        ],
-        choice=request.tool_choice,
+        logprobs=request.logprobs,
+        output=output,
+        streaming=request.stream is True or background,
     )
 
 
+def responses_prompt(
+    request: PromptFields,
+    conversation: Conversation,
+    engine: EngineInfo,
+    renderer: PromptRenderer,
+    today: date,
+) -> list[int]:
+    """The prompt of a Responses request. Raises NotFoundError or InvalidRequestError."""
+    _check_model(request.model or engine.model, engine)
+    truncate = request.truncation == "auto"
+    return _prompt(conversation, engine, renderer, today, "input", truncate=truncate)
+
+
 def prepare_chat(
-    request: ChatRequest, engine: EngineInfo, renderer: PromptRenderer, today: date
+    request: ChatRequest,
+    engine: EngineInfo,
+    renderer: PromptRenderer,
+    today: date,
+    *,
+    reasoning_member: ReasoningMember = "reasoning",
 ) -> Prepared:
     """Render and check a Chat request. Raises NotFoundError or InvalidRequestError."""
     _check_model(request.model, engine)
@@ -81,20 +128,11 @@ def prepare_chat(
         _prompt(conversation, engine, renderer, today, "messages"),
         engine,
         limit=request.max_completion_tokens or request.max_tokens,
-        output=ChatFormat(include_usage=include_usage),
-        functions=[
-            OfferedFunction(tool.function, f"tools[{place}].function.parameters")
-            for place, tool in enumerate(request.tools or ())
-            if isinstance(tool, chat.FunctionTool)
-        ],
-        choice=_chat_choice(request.tool_choice),
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        output=ChatFormat(include_usage, reasoning_member),
+        streaming=request.stream is True,
+        choices=request.n or 1,
     )
-
-
-def _chat_choice(choice: ChoiceMode | chat.NamedTool | None) -> ChoiceMode | NamedFunction | None:
-    if isinstance(choice, chat.NamedTool):
-        return NamedFunction(type="function", name=choice.function.name)
-    return choice
 
 
 def _check_model(model: str, engine: EngineInfo) -> None:
@@ -108,10 +146,13 @@ def _prompt(
     renderer: PromptRenderer,
     today: date,
     param: str,
+    *,
+    truncate: bool = False,
 ) -> list[int]:
     """The prompt, which leaves room for one token at least."""
     try:
-        prompt = renderer.render(conversation, today, engine.context_length)
+        limit = engine.context_length - 1 if truncate else engine.context_length
+        prompt = renderer.render(conversation, today, limit, truncate=truncate)
     except PromptTooLongError as error:
         raise context_length_exceeded(engine.context_length, None, param) from error
     if len(prompt) >= engine.context_length:
@@ -126,28 +167,33 @@ def _prepared(
     engine: EngineInfo,
     *,
     limit: int | None,
-    output: ResponsesFormat | ChatFormat,
-    functions: Sequence[OfferedFunction],
-    choice: ChoiceMode | NamedFunction | None,
+    logprobs: int | None,
+    output: OutputFormat,
+    streaming: bool,
+    choices: int = 1,
 ) -> Prepared:
+    tools = conversation.tools
     return Prepared(
         model=engine.model,
         prompt=prompt,
-        sampling=_sampling(request, limit, len(prompt), engine),
+        sampling=_sampling(request, limit, logprobs, len(prompt), engine),
         format=output,
-        streaming=request.stream is True,
-        tools=tuple(tool.name for tool in conversation.tools),
+        streaming=streaming,
+        tools=tuple(tool.name for tool in tools),
+        custom=tuple(tool.name for tool in tools if tool.custom),
         stop=request.stop_strings(),
         parallel_tool_calls=request.parallel_tool_calls is not False,
         priority=request.priority or 0,
         cache_salt=request.cache_salt or "",
-        wanted=Wanted(conversation.format, tuple(functions) if choice != "none" else (), choice),
+        wanted=Wanted(conversation.format, tools, conversation.choice),
+        choices=choices,
     )
 
 
 def _sampling(
     request: SamplingFields,
     limit: int | None,
+    logprobs: int | None,
     prompt_tokens: int,
     engine: EngineInfo,
 ) -> Sampling:
@@ -174,6 +220,7 @@ def _sampling(
         frequency_penalty=request.frequency_penalty or 0.0,
         repetition_penalty=request.repetition_penalty or 1.0,
         logit_bias=_bias(request, engine),
+        logprobs=logprobs,
     )
 
 
@@ -187,15 +234,16 @@ def _bias(request: SamplingFields, engine: EngineInfo) -> dict[int, float]:
     return bias
 
 
-def responses_echo(request: ResponsesRequest) -> bytes:
+def responses_echo(request: ResponsesRequest, *, stored: bool = False) -> bytes:
     """The members of the response object that repeat the request, as JSON without braces.
 
-    What the request leaves out, and what has no effect here, is told as it is: `store` is false,
-    `truncation` disabled, `service_tier` default. Source: the Open Responses resource.
+    What the request leaves out, and what has no effect here, is told as it is: `service_tier` is
+    default, and `store` whether the response is `stored`. Source: the Open Responses resource.
     """
     reasoning, text = request.reasoning, request.text
+    conversation = request.conversation_id
     members = {
-        "background": False,
+        "background": request.background is True,
         "frequency_penalty": request.frequency_penalty or 0.0,
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
@@ -203,7 +251,7 @@ def responses_echo(request: ResponsesRequest) -> bytes:
         "metadata": request.metadata or {},
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "presence_penalty": request.presence_penalty or 0.0,
-        "previous_response_id": None,
+        "previous_response_id": request.previous_response_id,
         "prompt_cache_key": request.prompt_cache_key,
         "reasoning": {
             "effort": (reasoning and reasoning.effort) or DEFAULT_EFFORT,
@@ -211,7 +259,7 @@ def responses_echo(request: ResponsesRequest) -> bytes:
         },
         "safety_identifier": request.safety_identifier,
         "service_tier": "default",
-        "store": False,
+        "store": stored,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {
             "format": _format_echo(text.format if text else None),
@@ -219,11 +267,13 @@ def responses_echo(request: ResponsesRequest) -> bytes:
         },
         "tool_choice": _choice_echo(request.tool_choice),
         "tools": [_tool_echo(tool) for tool in request.tools or ()],
-        "top_logprobs": 0,
+        "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
-        "truncation": "disabled",
+        "truncation": request.truncation or "disabled",
         "user": request.user,
     }
+    if conversation is not None:
+        members["conversation"] = {"id": conversation}
     return msgspec.json.encode(members)[1:-1]
 
 
@@ -239,20 +289,45 @@ def _format_echo(asked: Format | None) -> JsonObject:
     return {"type": "text" if asked is None else asked.type}
 
 
-def _choice_echo(choice: ChoiceMode | NamedFunction | None) -> str | JsonObject:
-    if isinstance(choice, NamedFunction):
-        return {"type": choice.type, "name": choice.name}
-    return choice or "auto"
+def _choice_echo(choice: ToolChoice | None) -> str | JsonObject:
+    match choice:
+        case NamedTool():
+            return choice.model_dump(exclude_none=True)
+        case AllowedTools(mode=mode, tools=tools):
+            named = [tool.model_dump(exclude_none=True) for tool in tools]
+            return {"type": "allowed_tools", "mode": mode, "tools": named}
+        case OtherChoice():
+            raise AssertionError(f"{choice!r} passed validation")
+        case _:
+            return choice or "auto"
 
 
-def _tool_echo(tool: FunctionTool | OtherTool) -> JsonObject:
+def _tool_echo(tool: Tool | NamespacedTool) -> JsonObject:
     """A tool as the API returns it: a function has all its members even if none was sent."""
-    if isinstance(tool, OtherTool):
-        return tool.as_sent()
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": tool.strict is True,
-    }
+    match tool:
+        case FunctionTool():
+            return {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+                "strict": tool.strict is True,
+            }
+        case CustomTool():
+            text = {"type": "text"}
+            grammar = tool.format if isinstance(tool.format, GrammarInput) else None
+            return {
+                "type": "custom",
+                "name": tool.name,
+                "description": tool.description,
+                "format": text if grammar is None else grammar.model_dump(),
+            }
+        case NamespaceTool():
+            return {
+                "type": "namespace",
+                "name": tool.name,
+                "description": tool.description or "",
+                "tools": [_tool_echo(inner) for inner in tool.tools],
+            }
+        case OtherTool():
+            return tool.as_sent()

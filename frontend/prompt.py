@@ -8,7 +8,8 @@ from this module alone: a client's text is encoded as ordinary text, whatever it
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import lru_cache
 
@@ -22,6 +23,7 @@ from openai_harmony import (
     Role,
     SystemContent,
     ToolDescription,
+    ToolNamespaceConfig,
     load_harmony_encoding,
 )
 
@@ -31,15 +33,17 @@ from frontend.conversation import (
     DeveloperMessage,
     FunctionCall,
     FunctionResult,
-    FunctionTool,
     HarmonyEffort,
     OutputFormat,
     Reasoning,
+    Tool,
     Turn,
     UserMessage,
 )
 from frontend.errors import InvalidRequestError
+from frontend.requests.fields import JsonObject
 from frontend.tool_schema import plain_schema
+from ipc.grammars import recipient
 from ipc.vocabulary import install_vocabulary
 
 CONSTRAIN, CHANNEL, START, END, MESSAGE, CALL = 200003, 200005, 200006, 200007, 200008, 200012
@@ -59,6 +63,14 @@ TOKENS_OF_A_CUT = 64
 """More than a cut in the middle of a word can add to the number of tokens."""
 TOKENS_OF_A_TURN = 4
 """The least that a turn takes besides its text."""
+
+MOST_CHARACTERS_OF_A_TOKEN = 128
+"""The longest token of the vocabulary is one of 128 spaces."""
+
+TEXT: JsonObject = {"type": "string"}
+"""What a custom tool takes: shown as `(_: string) => any`."""
+
+Namespaces = tuple[tuple[str, str], ...]
 
 CACHED_TOOL_LISTS = 64
 CACHED_TOKENS = 16_384
@@ -95,30 +107,63 @@ class PromptRenderer:
     def __init__(self) -> None:
         install_vocabulary()
         self._encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
-        self._tools: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._tools: OrderedDict[bytes, list[int]] = OrderedDict()  # by what they were made of
         self._system = lru_cache(maxsize=16)(self._render_system)
         self._header = lru_cache(maxsize=256)(self._encode)
 
     def render(
-        self, conversation: Conversation, today: date, limit: int | None = None
+        self,
+        conversation: Conversation,
+        today: date,
+        limit: int | None = None,
+        *,
+        truncate: bool = False,
     ) -> list[int]:
         """The prompt's token ids, from the system message to `<|start|>assistant`.
 
-        `today` is the date that the model is told, in UTC. Raises InvalidRequestError for a
-        function that cannot be shown to the model, and PromptTooLongError, early, for a prompt
-        whose length is out of proportion to the `limit`: encoding it would take seconds.
+        `today` is the date that the model is told, in UTC. With `truncate` the earliest turns are
+        left out as far as the `limit` makes it necessary. Raises InvalidRequestError for a tool
+        that cannot be shown to the model, and PromptTooLongError, early, for a prompt whose length
+        is out of proportion to the `limit`: encoding it would take seconds.
         """
+        turns = conversation.turns
         if limit is not None:
+            if truncate:
+                conversation = replace(conversation, turns=())
             self._check_length(conversation, limit)
         tokens = list(self._system(conversation.effort, today, bool(conversation.tools)))
         shown = _shown_format(conversation.format)
         if conversation.instructions or conversation.tools or shown:
-            tokens += self._developer(conversation.instructions, conversation.tools, shown)
-        for turn in conversation.turns:
-            tokens += self._turn(turn)
+            tokens += self._developer(
+                conversation.instructions, conversation.tools, shown, conversation.namespaces
+            )
+        if truncate and limit is not None:
+            tokens += self._latest(turns, limit - len(tokens) - TOKENS_OF_A_TURN)
+        else:
+            for turn in turns:
+                tokens += self._turn(turn)
         tokens.append(START)
         tokens += self._header("assistant")
         return tokens
+
+    def _latest(self, turns: Sequence[Turn], room: int) -> list[int]:
+        """As many of the last turns as there is `room` for. The last one stays in any case, and
+        no result of a call stays without it."""
+        kept: list[list[int]] = []
+        for place in range(len(turns) - 1, -1, -1):
+            turn = turns[place]
+            if kept and len(turn_text(turn)) > room * MOST_CHARACTERS_OF_A_TOKEN:
+                break
+            tokens = self._turn(turn)
+            if kept and len(tokens) > room:
+                break
+            room -= len(tokens)
+            kept.append(tokens)
+        first = len(turns) - len(kept)
+        while len(kept) > 1 and isinstance(turns[first], FunctionResult):
+            kept.pop()
+            first += 1
+        return [token for tokens in reversed(kept) for token in tokens]
 
     def encode(self, text: str) -> list[int]:
         """The tokens of ordinary text. Never a control token; time linear in the text's length."""
@@ -161,7 +206,11 @@ class PromptRenderer:
         )
 
     def _developer(
-        self, instructions: str, tools: tuple[FunctionTool, ...], output_format: str = ""
+        self,
+        instructions: str,
+        tools: tuple[Tool, ...],
+        output_format: str = "",
+        namespaces: Namespaces = (),
     ) -> list[int]:
         """The developer message; a line end before the tools is a token boundary in any case."""
         tokens = [START, *self._header("developer"), MESSAGE]
@@ -169,19 +218,19 @@ class PromptRenderer:
             blank = "\n\n" if tools or output_format else ""
             tokens += self.encode(f"# Instructions\n\n{instructions}{blank}")
         if tools:
-            tokens += self._tool_tokens(tools)
+            tokens += self._tool_tokens(tools, namespaces)
         if output_format:
             blank = "\n\n" if tools else ""
             tokens += self.encode(f"{blank}# Response Formats\n\n{output_format}")
         tokens.append(END)
         return tokens
 
-    def _tool_tokens(self, tools: tuple[FunctionTool, ...]) -> list[int]:
-        """The functions as TypeScript; clients send the same list with every turn."""
-        key = hashlib.sha256(msgspec.json.encode(tools)).digest()
+    def _tool_tokens(self, tools: tuple[Tool, ...], namespaces: Namespaces) -> list[int]:
+        """The tools as TypeScript; clients send the same list with every turn."""
+        key = hashlib.sha256(msgspec.json.encode((tools, namespaces))).digest()
         found = self._tools.get(key)
         if found is None:
-            found = self._render_tools(tools)
+            found = self._render_tools(tools, dict(namespaces))
             if len(found) <= CACHED_TOKENS:
                 self._tools[key] = found
             if len(self._tools) > CACHED_TOOL_LISTS:
@@ -190,8 +239,18 @@ class PromptRenderer:
             self._tools.move_to_end(key)
         return found
 
-    def _render_tools(self, tools: tuple[FunctionTool, ...]) -> list[int]:
-        content = DeveloperContent.new().with_function_tools([_described(tool) for tool in tools])
+    def _render_tools(self, tools: tuple[Tool, ...], descriptions: dict[str, str]) -> list[int]:
+        spaces: dict[str, list[ToolDescription]] = {}
+        for tool in tools:
+            spaces.setdefault(tool.name.rpartition(".")[0], []).append(_described(tool))
+        content = DeveloperContent.new()
+        for space, described in spaces.items():
+            if space:
+                told = descriptions.get(space) or None
+                config = ToolNamespaceConfig(name=space, description=told, tools=described)
+                content = content.with_tools(config)
+            else:
+                content = content.with_function_tools(described)
         try:
             message = self._encoding.render(Message.from_role_and_content(Role.DEVELOPER, content))
         except ValueError as error:  # a number that its JSON reader finds too large, for one
@@ -218,12 +277,15 @@ class PromptRenderer:
         return [*header, MESSAGE, *self.encode(text), END]
 
     def _call(self, call: FunctionCall) -> list[int]:
-        header = [START, *self._header(f"assistant to=functions.{call.name}"), CHANNEL]
-        header += [*self._header("commentary "), CONSTRAIN, *self._header("json")]
+        header = [START, *self._header(f"assistant to={recipient(call.name)}"), CHANNEL]
+        if call.custom:
+            header += self._header("commentary")
+        else:
+            header += [*self._header("commentary "), CONSTRAIN, *self._header("json")]
         return [*header, MESSAGE, *self.encode(call.arguments), CALL]
 
     def _result(self, result: FunctionResult) -> list[int]:
-        header = [START, *self._header(f"functions.{result.name} to=assistant"), CHANNEL]
+        header = [START, *self._header(f"{recipient(result.name)} to=assistant"), CHANNEL]
         header += self._header("commentary")
         return [*header, MESSAGE, *self.encode(result.output), END]
 
@@ -234,12 +296,16 @@ def _texts(conversation: Conversation) -> Iterator[str]:
     yield _shown_format(conversation.format)
     for tool in conversation.tools:
         yield tool.description
-    for turn in conversation.turns:
-        match turn:
-            case FunctionCall(_, text) | FunctionResult(_, text):
-                yield text
-            case _:
-                yield turn.text
+    yield from map(turn_text, conversation.turns)
+
+
+def turn_text(turn: Turn) -> str:
+    """What a turn says."""
+    match turn:
+        case FunctionCall(_, text) | FunctionResult(_, text):
+            return text
+        case _:
+            return turn.text
 
 
 def _shown_format(output_format: OutputFormat | None) -> str:
@@ -251,8 +317,10 @@ def _shown_format(output_format: OutputFormat | None) -> str:
     return f"## {output_format.name}\n\n{described}{schema}"
 
 
-def _described(tool: FunctionTool) -> ToolDescription:
+def _described(tool: Tool) -> ToolDescription:
     parameters = None if tool.parameters is None else plain_schema(tool.parameters)
+    if tool.custom:
+        parameters = TEXT
     for text in (tool.description, *_strings(parameters)):
         if any(long_runs(text)):
             raise InvalidRequestError(
@@ -260,7 +328,7 @@ def _described(tool: FunctionTool) -> ToolDescription:
                 "without a break.",
                 param="tools",
             )
-    return ToolDescription.new(tool.name, tool.description, parameters)
+    return ToolDescription.new(tool.name.rpartition(".")[2], tool.description, parameters)
 
 
 def _strings(value: object) -> Iterator[str]:

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from frontend.errors import InvalidRequestError
 from frontend.requests.fields import (
     CalledName,
     ChoiceMode,
@@ -11,24 +12,32 @@ from frontend.requests.fields import (
     Effort,
     FormatName,
     FunctionDefinition,
+    GrammarDefinition,
     JsonObject,
     ModelName,
+    OtherChoice,
     OtherFormat,
+    OtherInput,
     OtherTool,
     PlainFormat,
     RequestModel,
     SamplingFields,
     Shallow,
     ShortList,
+    TextInput,
     TokenLimit,
     ToolName,
+    TopLogprobs,
     choice_tag,
     format_tag,
+    input_tag,
     parse_body,
     refuse,
     string_member,
     tool_tag,
 )
+
+MAX_CHOICES = 128
 
 
 class InstructionMessage(RequestModel):
@@ -52,14 +61,48 @@ class CalledFunction(RequestModel):
     arguments: str
 
 
-class ToolCall(RequestModel):
-    """A past call; of the types of calls only functions are known here."""
+class FunctionCall(RequestModel):
+    """A past call of a function."""
 
     id: str
-    type: Annotated[str, refuse("only calls of type 'function' are supported", "function")] = (
-        "function"
-    )
+    type: Literal["function"] = "function"
     function: CalledFunction
+
+
+class CalledCustomTool(RequestModel):
+    """The custom tool of a past call."""
+
+    name: CalledName
+    input: str
+
+
+class CustomCall(RequestModel):
+    """A past call of a custom tool."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CalledCustomTool
+
+
+class OtherCall(RequestModel):
+    """A call of another type: always refused."""
+
+    type: Annotated[Any, refuse("only calls of functions and custom tools are known", "function")]
+
+
+def _call_tag(value: object) -> str:
+    kind = string_member(value, "type")
+    if kind is None and isinstance(value, dict) and "type" not in value:
+        kind = "function"
+    return f"<{kind}>" if kind in ("function", "custom") else "<other>"
+
+
+ToolCall = Annotated[
+    Annotated[FunctionCall, Tag("<function>")]
+    | Annotated[CustomCall, Tag("<custom>")]
+    | Annotated[OtherCall, Tag("<other>")],
+    Discriminator(_call_tag),
+]
 
 
 NoFunctions = Annotated[Any, refuse("it is not supported; use tools instead")]
@@ -123,28 +166,103 @@ class FunctionTool(RequestModel):
     function: FunctionDefinition
 
 
+class GrammarInput(RequestModel):
+    """The input of a custom tool matches a grammar."""
+
+    type: Literal["grammar"]
+    grammar: GrammarDefinition
+
+
+class CustomDefinition(RequestModel):
+    """A tool whose input is text of its own format."""
+
+    name: ToolName
+    description: str | None = None
+    format: (
+        Annotated[
+            Annotated[TextInput, Tag("<text>")]
+            | Annotated[GrammarInput, Tag("<grammar>")]
+            | Annotated[OtherInput, Tag("<other>")],
+            Discriminator(input_tag),
+        ]
+        | None
+    ) = None
+
+
+class CustomTool(RequestModel):
+    """A tool of type custom."""
+
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+
 Tool = Annotated[
-    Annotated[FunctionTool, Tag("<function>")] | Annotated[OtherTool, Tag("<other>")],
-    Discriminator(tool_tag),
+    Annotated[FunctionTool, Tag("<function>")]
+    | Annotated[CustomTool, Tag("<custom>")]
+    | Annotated[OtherTool, Tag("<other>")],
+    Discriminator(tool_tag("function", "custom")),
     Shallow,
 ]
 
 
-class ChosenFunction(RequestModel):
-    """The name of a chosen function."""
+class ToolReference(RequestModel):
+    """The name of a chosen tool."""
 
     name: ToolName
 
 
-class NamedTool(RequestModel):
+class NamedFunction(RequestModel):
     """The choice of one function."""
 
     type: Literal["function"]
-    function: ChosenFunction
+    function: ToolReference
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.function.name
+
+
+class NamedCustomTool(RequestModel):
+    """The choice of one custom tool."""
+
+    type: Literal["custom"]
+    custom: ToolReference
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.custom.name
+
+
+NamedTool = Annotated[
+    Annotated[NamedFunction, Tag("<function>")]
+    | Annotated[NamedCustomTool, Tag("<custom>")]
+    | Annotated[OtherChoice, Tag("<other>")],
+    Discriminator(choice_tag),
+]
+
+
+class AllowedToolList(RequestModel):
+    """Some of the tools."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1), ShortList]
+
+
+class AllowedTools(RequestModel):
+    """The choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedToolList
 
 
 ToolChoice = Annotated[
-    Annotated[ChoiceMode, Tag("<mode>")] | Annotated[NamedTool, Tag("<named>")],
+    Annotated[ChoiceMode, Tag("<mode>")]
+    | Annotated[NamedFunction, Tag("<function>")]
+    | Annotated[NamedCustomTool, Tag("<custom>")]
+    | Annotated[AllowedTools, Tag("<allowed_tools>")]
+    | Annotated[OtherChoice, Tag("<other>")],
     Discriminator(choice_tag),
 ]
 
@@ -197,15 +315,21 @@ class ChatRequest(SamplingFields):
     """The older name of `max_completion_tokens`, which goes first."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[Any, refuse("only one choice is supported in this version", 1)] = None
-    logprobs: Annotated[Any, refuse("logprobs are not supported in this version", False)] = None
-    top_logprobs: Annotated[Any, refuse("logprobs are not supported in this version", 0)] = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
     modalities: Annotated[list[Modality], ShortList] | None = None
     audio: TextOnly = None
     functions: NoFunctions = None
     function_call: NoFunctions = None
+    web_search_options: Annotated[Any, refuse("this server searches nothing")] = None
 
 
 def parse_chat(body: bytes) -> ChatRequest:
     """The request in an HTTP body. Raises InvalidRequestError."""
-    return parse_body(ChatRequest, body)
+    request = parse_body(ChatRequest, body)
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequestError(
+            "Invalid 'top_logprobs': it needs 'logprobs' to be true.", param="top_logprobs"
+        )
+    return request

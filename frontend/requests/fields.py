@@ -4,6 +4,7 @@ Unions are discriminated by a function, so that a mistake gives one error about 
 the client meant. Their tags stand in angle brackets: `errors.parameter_path` leaves them out.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -42,6 +43,11 @@ RequestType = TypeVar("RequestType", bound=RequestModel)
 
 def parse_body(model: type[RequestType], body: bytes) -> RequestType:
     """The request in an HTTP body. Raises InvalidRequestError for the first thing wrong with it."""
+    return validated(model, decode_body(body))
+
+
+def decode_body(body: bytes) -> JsonObject:
+    """The JSON object in an HTTP body. Raises InvalidRequestError."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -51,6 +57,11 @@ def parse_body(model: type[RequestType], body: bytes) -> RequestType:
         ) from error
     if not isinstance(value, dict):
         raise InvalidRequestError("The request body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def validated(model: type[RequestType], value: JsonObject) -> RequestType:
+    """A request of a kind. Raises InvalidRequestError for the first thing wrong with it."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -212,13 +223,6 @@ LogitBias = Annotated[
 FormatName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
-class NamedFunction(RequestModel):
-    """The choice of one function, by its name."""
-
-    type: Literal["function"]
-    name: ToolName
-
-
 class PlainFormat(RequestModel):
     """Text, or any JSON object."""
 
@@ -239,12 +243,25 @@ def format_tag(value: object) -> str:
     return "<schema>" if kind == "json_schema" else "<other>"
 
 
-def choice_tag(value: object) -> str:
-    """The tag of a union of the ways to choose a tool."""
-    return "<named>" if isinstance(value, dict) else "<mode>"
-
-
 ChoiceMode = Literal["auto", "none", "required"]
+MAX_TOP_LOGPROBS = 20
+TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+
+
+def choice_tag(value: object) -> str:
+    """The tag of a union of the ways to choose a tool: a mode, or an object of some type."""
+    if not isinstance(value, dict):
+        return "<mode>"
+    kind = string_member(value, "type")
+    return f"<{kind}>" if kind in ("function", "custom", "allowed_tools") else "<other>"
+
+
+class OtherChoice(RequestModel):
+    """The choice of a hosted tool, or of nothing that is known: always refused."""
+
+    type: Annotated[
+        Any, refuse("a tool of this type cannot run here", "function", "custom", "allowed_tools")
+    ]
 
 
 class SamplingFields(RequestModel):
@@ -285,6 +302,31 @@ class FunctionDefinition(RequestModel):
     strict: bool | None = None
 
 
+class TextInput(RequestModel):
+    """The input of a custom tool is free text."""
+
+    type: Literal["text"]
+
+
+class OtherInput(RequestModel):
+    """A format of a custom tool's input that is none: always refused."""
+
+    type: Literal["text", "grammar"]
+
+
+def input_tag(value: object) -> str:
+    """The tag of a union of the formats of a custom tool's input."""
+    kind = string_member(value, "type")
+    return f"<{kind}>" if kind in ("text", "grammar") else "<other>"
+
+
+class GrammarDefinition(RequestModel):
+    """What the input of a custom tool must match."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
 class OtherTool(RequestModel):
     """A tool of a type that cannot run here: left out of the prompt, kept for the echo."""
 
@@ -296,6 +338,11 @@ class OtherTool(RequestModel):
         return {"type": self.type, **(self.model_extra or {})}
 
 
-def tool_tag(value: object) -> str:
-    """The tag of a union of a function tool and `OtherTool`."""
-    return "<function>" if string_member(value, "type") == "function" else "<other>"
+def tool_tag(*kinds: str) -> Callable[[object], str]:
+    """The tag of a union of tools of these types and `OtherTool`."""
+
+    def tag(value: object) -> str:
+        kind = string_member(value, "type")
+        return f"<{kind}>" if kind in kinds else "<other>"
+
+    return tag

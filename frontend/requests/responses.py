@@ -1,14 +1,13 @@
-"""The body of `POST /v1/responses`.
+"""The body of `POST /v1/responses`, and the items that it and its history are made of.
 
-`reasoning.summary`, `text.verbosity`, `store`, `stream_options` and `max_tool_calls` are accepted
-and change nothing: the reasoning is returned in clear, and nothing is stored in this version.
+What is accepted and changes nothing is told in docs/api.md.
 """
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
+from frontend.errors import InvalidRequestError, invalid_parameter
 from frontend.requests.fields import (
     STRING_OR_LIST,
     CalledName,
@@ -17,10 +16,12 @@ from frontend.requests.fields import (
     Effort,
     FormatName,
     FunctionDefinition,
+    GrammarDefinition,
     JsonObject,
     ModelName,
-    NamedFunction,
+    OtherChoice,
     OtherFormat,
+    OtherInput,
     OtherTool,
     Part,
     PlainFormat,
@@ -28,14 +29,121 @@ from frontend.requests.fields import (
     SamplingFields,
     Shallow,
     ShortList,
+    TextInput,
     TokenLimit,
+    ToolName,
+    TopLogprobs,
     choice_tag,
+    decode_body,
     format_tag,
+    input_tag,
     parse_body,
     refuse,
     string_member,
     tool_tag,
+    validated,
 )
+
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+
+# --- tools -------------------------------------------------------------------------------------
+
+
+class FunctionTool(FunctionDefinition):
+    """A tool of type function."""
+
+    type: Literal["function"]
+
+
+class GrammarInput(GrammarDefinition):
+    """The input of a custom tool matches a grammar."""
+
+    type: Literal["grammar"]
+
+
+class CustomTool(RequestModel):
+    """A tool whose input is text of its own format."""
+
+    type: Literal["custom"]
+    name: ToolName
+    description: str | None = None
+    format: (
+        Annotated[
+            Annotated[TextInput, Tag("<text>")]
+            | Annotated[GrammarInput, Tag("<grammar>")]
+            | Annotated[OtherInput, Tag("<other>")],
+            Discriminator(input_tag),
+        ]
+        | None
+    ) = None
+
+
+NamespacedTool = Annotated[
+    Annotated[FunctionTool, Tag("<function>")]
+    | Annotated[CustomTool, Tag("<custom>")]
+    | Annotated[OtherTool, Tag("<other>")],
+    Discriminator(tool_tag("function", "custom")),
+]
+
+
+def _not_functions(name: str) -> str:
+    if name == "functions":
+        raise ValueError("'functions' is the namespace of the tools that have none")
+    return name
+
+
+class NamespaceTool(RequestModel):
+    """Tools under a common name."""
+
+    type: Literal["namespace"]
+    name: Annotated[ToolName, AfterValidator(_not_functions)]
+    description: str | None = None
+    tools: Annotated[list[NamespacedTool], ShortList]
+
+
+Tool = Annotated[
+    Annotated[FunctionTool, Tag("<function>")]
+    | Annotated[CustomTool, Tag("<custom>")]
+    | Annotated[NamespaceTool, Tag("<namespace>")]
+    | Annotated[OtherTool, Tag("<other>")],
+    Discriminator(tool_tag("function", "custom", "namespace")),
+    Shallow,
+]
+Tools = Annotated[list[Tool], ShortList]
+
+
+class NamedTool(RequestModel):
+    """The choice of one tool, by its name."""
+
+    type: Literal["function", "custom"]
+    name: ToolName
+    namespace: ToolName | None = None
+
+    @property
+    def full_name(self) -> str:
+        """The name with its namespace."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+
+class AllowedTools(RequestModel):
+    """The choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1), ShortList]
+
+
+ToolChoice = Annotated[
+    Annotated[ChoiceMode, Tag("<mode>")]
+    | Annotated[NamedTool, Tag("<function>")]
+    | Annotated[NamedTool, Tag("<custom>")]
+    | Annotated[AllowedTools, Tag("<allowed_tools>")]
+    | Annotated[OtherChoice, Tag("<other>")],
+    Discriminator(choice_tag),
+]
+
+# --- items -------------------------------------------------------------------------------------
 
 
 class Message(RequestModel):
@@ -48,10 +156,11 @@ class Message(RequestModel):
 
 
 class ReasoningItem(RequestModel):
-    """Past reasoning. Without content (summary or encrypted content only) it says nothing."""
+    """Past reasoning, in clear or sealed by this server. A summary alone says nothing."""
 
     type: Literal["reasoning"]
     content: Annotated[list[Part], ShortList] | None = None
+    encrypted_content: str | None = None
 
 
 class FunctionCallItem(RequestModel):
@@ -61,28 +170,56 @@ class FunctionCallItem(RequestModel):
     call_id: str
     name: CalledName
     arguments: str
+    namespace: CalledName | None = None
+
+    @property
+    def full_name(self) -> str:
+        """The name with its namespace."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
-class FunctionCallOutput(RequestModel):
+class CustomCallItem(RequestModel):
+    """A past call of a custom tool."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: CalledName
+    input: str
+    namespace: CalledName | None = None
+
+    @property
+    def full_name(self) -> str:
+        """The name with its namespace."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+
+class CallOutputItem(RequestModel):
     """The result of a past call."""
 
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: Content
 
 
-def _refuse_reference(kind: str) -> str:
-    raise PydanticCustomError(
-        "unsupported_value",
-        "an item cannot be referred to, because nothing is stored in this version; "
-        "send the item itself",
-    )
+class CompactionItem(RequestModel):
+    """What a conversation said until it was compacted, sealed by this server."""
+
+    type: Literal["compaction"]
+    encrypted_content: str
+
+
+class AdditionalToolsItem(RequestModel):
+    """Tools that are declared in the input."""
+
+    type: Literal["additional_tools"]
+    tools: Tools
 
 
 class ItemReference(RequestModel):
-    """A reference to a stored item: always refused."""
+    """A reference to an item of a stored response."""
 
-    type: Annotated[str, AfterValidator(_refuse_reference)]
+    type: Literal["item_reference"] | None = None
+    id: str
 
 
 class OtherItem(RequestModel):
@@ -96,14 +233,21 @@ _ITEM_TYPES = {
     "reasoning",
     "function_call",
     "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "compaction",
+    "additional_tools",
     "item_reference",
 }
 
 
 def _item_tag(value: object) -> str:
     kind = string_member(value, "type")
-    if isinstance(value, dict) and value.get("type") is None and "role" in value:
-        kind = "message"
+    if isinstance(value, dict) and value.get("type") is None:
+        if "role" in value:
+            kind = "message"
+        elif "id" in value:
+            kind = "item_reference"
     return f"<{kind}>" if kind in _ITEM_TYPES else "<other>"
 
 
@@ -111,34 +255,36 @@ Item = Annotated[
     Annotated[Message, Tag("<message>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")]
     | Annotated[FunctionCallItem, Tag("<function_call>")]
-    | Annotated[FunctionCallOutput, Tag("<function_call_output>")]
+    | Annotated[CustomCallItem, Tag("<custom_tool_call>")]
+    | Annotated[CallOutputItem, Tag("<function_call_output>")]
+    | Annotated[CallOutputItem, Tag("<custom_tool_call_output>")]
+    | Annotated[CompactionItem, Tag("<compaction>")]
+    | Annotated[AdditionalToolsItem, Tag("<additional_tools>")]
     | Annotated[ItemReference, Tag("<item_reference>")]
     | Annotated[OtherItem, Tag("<other>")],
     Discriminator(_item_tag),
 ]
+_ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
+
+
+def parse_items(values: list[JsonObject]) -> list[Item]:
+    """Items of a conversation, as they were stored. Raises InvalidRequestError."""
+    try:
+        return _ITEMS.validate_python(values)
+    except ValidationError as error:
+        raise invalid_parameter(error) from error
+
 
 Input = Annotated[
-    Annotated[str, Tag("<string>")]
-    | Annotated[list[Item], Tag("<list>"), Field(min_length=1), ShortList],
+    Annotated[str, Tag("<string>")] | Annotated[list[Item], Tag("<list>"), ShortList],
     STRING_OR_LIST,
 ]
 
-
-class FunctionTool(FunctionDefinition):
-    """A tool of type function."""
-
-    type: Literal["function"]
-
-
-Tool = Annotated[
-    Annotated[FunctionTool, Tag("<function>")] | Annotated[OtherTool, Tag("<other>")],
-    Discriminator(tool_tag),
-    Shallow,
-]
+# --- the rest ----------------------------------------------------------------------------------
 
 
 class ReasoningOptions(RequestModel):
-    """How much to reason."""
+    """How much to reason, and whether its summary is told."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -161,11 +307,6 @@ Format = Annotated[
     Discriminator(format_tag),
 ]
 
-ToolChoice = Annotated[
-    Annotated[ChoiceMode, Tag("<mode>")] | Annotated[NamedFunction, Tag("<named>")],
-    Discriminator(choice_tag),
-]
-
 
 class TextOptions(RequestModel):
     """The form of the answer."""
@@ -174,30 +315,64 @@ class TextOptions(RequestModel):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-Include = Annotated[
-    str,
-    refuse(
-        "only 'reasoning.encrypted_content' is accepted (the reasoning is returned in clear)",
-        "reasoning.encrypted_content",
-    ),
-]
-Stateful = Annotated[Any, refuse("it is not supported, because nothing is stored in this version")]
+INCLUDABLE = (
+    ENCRYPTED_REASONING,
+    LOGPROBS,
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
+"""From the third on there is never any of it here."""
+Include = Annotated[str, refuse("there is nothing of that name to include", *INCLUDABLE)]
 
 
-class ResponsesRequest(SamplingFields):
+class ConversationReference(RequestModel):
+    """A conversation by its id."""
+
+    id: str
+
+
+Metadata = dict[str, str]
+
+
+class PromptFields(RequestModel):
+    """What of a request its prompt is made of."""
+
+    model: ModelName | None = None
+    input: Input | None = None
+    instructions: str | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    previous_response_id: str | None = None
+    conversation: (
+        Annotated[
+            Annotated[str, Tag("<string>")] | Annotated[ConversationReference, Tag("<object>")],
+            Discriminator(lambda value: "<string>" if isinstance(value, str) else "<object>"),
+        ]
+        | None
+    ) = None
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation that this request is part of."""
+        given = self.conversation
+        return given.id if isinstance(given, ConversationReference) else given
+
+
+class ResponsesRequest(PromptFields, SamplingFields):
     """The body of `POST /v1/responses`."""
 
     model: ModelName
-    input: Input
-    instructions: str | None = None
-    tools: Annotated[list[Tool], ShortList] | None = None
-    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning: ReasoningOptions | None = None
-    text: TextOptions | None = None
     max_output_tokens: TokenLimit | None = None
     max_tool_calls: TokenLimit | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -205,16 +380,61 @@ class ResponsesRequest(SamplingFields):
     store: bool | None = None
     include: Annotated[list[Include], ShortList] | None = None
     stream: bool | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    top_logprobs: Annotated[Any, refuse("logprobs are not supported in this version", 0)] = None
-    background: Annotated[
-        Any, refuse("background responses are not supported in this version", False)
-    ] = None
-    previous_response_id: Stateful = None
-    conversation: Stateful = None
-    prompt: Stateful = None
+    top_logprobs: TopLogprobs | None = None
+    background: bool | None = None
+    prompt: Annotated[Any, refuse("stored prompts are not kept here; send the input itself")] = None
+
+    @property
+    def encrypted_reasoning(self) -> bool:
+        """Whether the reasoning is to be sealed for the client to keep."""
+        return ENCRYPTED_REASONING in (self.include or ())
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many most likely tokens to tell for each token; None if nothing of that is asked."""
+        if LOGPROBS in (self.include or ()) or self.top_logprobs:
+            return self.top_logprobs or 0
+        return None
 
 
 def parse_responses(body: bytes) -> ResponsesRequest:
     """The request in an HTTP body. Raises InvalidRequestError."""
-    return parse_body(ResponsesRequest, body)
+    return check_responses(decode_body(body))
+
+
+def check_responses(value: JsonObject) -> ResponsesRequest:
+    """The request that a body's JSON is. Raises InvalidRequestError."""
+    request = validated(ResponsesRequest, value)
+    check_input(request)
+    if request.background and request.store is False:
+        raise InvalidRequestError(
+            "Invalid 'background': a response in the background has to be stored.",
+            param="background",
+        )
+    return request
+
+
+def check_input(request: PromptFields) -> None:
+    """Raise InvalidRequestError if there is nothing to answer, or two histories."""
+    if request.conversation is not None and request.previous_response_id is not None:
+        raise InvalidRequestError(
+            "Invalid 'previous_response_id': it cannot be used with 'conversation'.",
+            code="mutually_exclusive_parameters",
+            param="previous_response_id",
+        )
+    if request.conversation is None and request.previous_response_id is None:
+        if request.input is None:
+            raise InvalidRequestError(
+                "Missing required parameter: 'input'.",
+                code="missing_required_parameter",
+                param="input",
+            )
+        if request.input == []:
+            raise InvalidRequestError("Invalid 'input': must not be empty.", param="input")
+
+
+def parse_prompt(body: bytes) -> PromptFields:
+    """The body of `POST /v1/responses/input_tokens`. Raises InvalidRequestError."""
+    request = parse_body(PromptFields, body)
+    check_input(request)
+    return request

@@ -1,6 +1,7 @@
 """How each API's request maps to the neutral form of a conversation."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -8,12 +9,13 @@ import pytest
 
 from frontend.conversation import (
     AssistantMessage,
+    Choice,
     Conversation,
     DeveloperMessage,
     FunctionCall,
     FunctionResult,
-    FunctionTool,
     Reasoning,
+    Tool,
     Turn,
     UserMessage,
     from_chat,
@@ -23,6 +25,7 @@ from frontend.conversation import (
 from frontend.errors import InvalidRequestError
 from frontend.requests.chat import parse_chat
 from frontend.requests.responses import parse_responses
+from ipc.messages import Grammar
 
 
 def responses(*items: dict[str, Any], **members: Any) -> Conversation:
@@ -197,12 +200,120 @@ def test_a_result_for_no_call_is_refused() -> None:
 
 def test_tools() -> None:
     function = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
-    offered = (FunctionTool("f", "d", {"type": "object"}), FunctionTool("g"))
-    flat = [item("function", **function), item("function", name="g")]
-    nested = [item("function", function=function), item("function", function={"name": "g"})]
-    assert responses(said("user", "Hi"), tools=flat).tools == offered
-    assert chat(said("user", "Hi"), tools=nested).tools == offered
+    grammar = {"syntax": "regex", "definition": "[a-z]+"}
+    flat = [
+        item("function", **function),
+        item("function", name="g"),
+        item("custom", name="c", format={"type": "grammar", **grammar}),
+    ]
+    nested = [
+        item("function", function=function),
+        item("function", function={"name": "g"}),
+        item("custom", custom={"name": "c", "format": {"type": "grammar", "grammar": grammar}}),
+    ]
+    for offered in (
+        responses(said("user", "Hi"), tools=flat).tools,
+        chat(said("user", "Hi"), tools=nested).tools,
+    ):
+        assert [replace(tool, param="") for tool in offered] == [
+            Tool("f", "d", {"type": "object"}, strict=True, param=""),
+            Tool("g", param=""),
+            Tool("c", custom=True, grammar=Grammar("regex", "[a-z]+"), param=""),
+        ]
     assert responses(said("user", "Hi"), tools=flat, tool_choice="none").tools == ()
+
+
+def test_tools_of_a_namespace_and_of_the_input() -> None:
+    space = item("namespace", name="n", description="D", tools=[item("function", name="f")])
+    more = item("additional_tools", role="developer", tools=[item("function", name="g")])
+    found = responses(said("user", "Hi"), more, tools=[space])
+    assert [tool.name for tool in found.tools] == ["g", "n.f"]
+    assert found.namespaces == (("n", "D"),)
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "must"),
+    [
+        ("auto", None, False),
+        ("required", None, True),
+        ("none", (), False),
+        ({"type": "function", "name": "f"}, ("f",), True),
+        ({"type": "function", "name": "f", "namespace": "n"}, ("n.f",), True),
+        ({"type": "custom", "name": "c"}, ("c",), True),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [item("function", name="f"), item("custom", name="c")],
+            },
+            ("f", "c"),
+            True,
+        ),
+    ],
+)
+def test_a_choice_of_tools(choice: Any, names: tuple[str, ...] | None, must: bool) -> None:
+    tools = [
+        item("function", name="f"),
+        item("custom", name="c"),
+        item("namespace", name="n", tools=[item("function", name="f")]),
+    ]
+    assert responses(said("user", "Hi"), tools=tools, tool_choice=choice).choice == Choice(
+        names, must
+    )
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice"),
+    [
+        ([], "required"),
+        ([item("web_search")], "required"),
+        ([item("function", name="f")], {"type": "function", "name": "g"}),
+        (
+            [item("function", name="f")],
+            {"type": "allowed_tools", "mode": "auto", "tools": [item("function", name="g")]},
+        ),
+    ],
+)
+def test_a_choice_of_what_there_is_not(tools: list[Any], choice: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        responses(said("user", "Hi"), tools=tools, tool_choice=choice)
+    assert caught.value.param == "tool_choice"
+
+
+def test_calls_of_custom_tools_and_of_namespaces_come_back() -> None:
+    found = responses(
+        said("user", "Hi"),
+        item("custom_tool_call", call_id="c1", name="patch", input="*** Begin"),
+        item("custom_tool_call_output", call_id="c1", output="done"),
+        item("function_call", call_id="c2", name="spawn", namespace="n", arguments="{}"),
+        item("function_call_output", call_id="c2", output="ok"),
+    )
+    assert found.turns[1:] == [
+        FunctionCall("patch", "*** Begin", custom=True),
+        FunctionResult("patch", "done"),
+        FunctionCall("n.spawn", "{}"),
+        FunctionResult("n.spawn", "ok"),
+    ]
+
+
+def test_what_was_sealed_is_opened() -> None:
+    def unseal(kind: str, sealed: str) -> str | None:
+        return f"{kind} {sealed}" if sealed != "foreign" else None
+
+    def read(*items: Any) -> Conversation:
+        body = msgspec.json.encode({"model": "m", "input": [*items, said("user", "Hi")]})
+        return from_responses(parse_responses(body), unseal=unseal)
+
+    sealed = item("reasoning", summary=[], encrypted_content="x")
+    assert read(sealed).turns[0] == Reasoning("reasoning x")
+    assert read(sealed | {"content": [{"type": "reasoning_text", "text": "clear"}]}).turns[0] == (
+        Reasoning("clear")
+    )
+    assert len(read(sealed | {"encrypted_content": "foreign"}).turns) == 1
+    assert "compaction x" in read(item("compaction", encrypted_content="x")).instructions
+    with pytest.raises(InvalidRequestError) as caught:
+        read(item("compaction", encrypted_content="foreign"))
+    assert caught.value.code == "invalid_encrypted_content"
 
 
 def test_what_cannot_run_here_is_left_out_with_one_warning(

@@ -184,6 +184,9 @@ def test_the_request_of_codex(edge: Edge, harmony: HarmonyEncoding) -> None:
         "write_stdin",
         "request_user_input",
         "view_image",
+        *(f"multi_agent_v1.{name}_agent" for name in ("close", "resume")),
+        "multi_agent_v1.send_input",
+        *(f"multi_agent_v1.{name}_agent" for name in ("spawn", "wait")),
         "get_goal",
         "create_goal",
         "update_goal",
@@ -192,7 +195,8 @@ def test_the_request_of_codex(edge: Edge, harmony: HarmonyEncoding) -> None:
     assert text.endswith("<|start|>user<|message|>Say hello<|end|><|start|>assistant")
     assert text.count("<|start|>developer") == 1
     assert 'status: "complete" | "blocked" | "paused"' in text
-    assert "multi_agent_v1" not in text
+    assert "namespace multi_agent_v1 {" in text
+    assert "type spawn_agent = (_: {" in text
     assert echo(**body)["tools"] == body["tools"]
 
 
@@ -283,9 +287,8 @@ def test_echo_repeats_the_request() -> None:
 
 
 def test_echo_tells_what_has_no_effect() -> None:
-    members = echo(store=True, truncation="auto", service_tier="flex", background=False)
-    assert members["store"] is False
-    assert members["truncation"] == "disabled"
+    members = echo(store=True, service_tier="flex")
+    assert members["store"] is False  # where nothing is stored
     assert members["service_tier"] == "default"
 
 

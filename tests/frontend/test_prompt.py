@@ -14,8 +14,8 @@ from frontend.conversation import (
     DeveloperMessage,
     FunctionCall,
     FunctionResult,
-    FunctionTool,
     Reasoning,
+    Tool,
     Turn,
     UserMessage,
 )
@@ -66,7 +66,7 @@ SCHEMA = st.fixed_dictionaries(
         )
     },
 )
-TOOLS = st.lists(st.builds(FunctionTool, NAME, TEXT, st.none() | SCHEMA), max_size=2).map(tuple)
+TOOLS = st.lists(st.builds(Tool, NAME, TEXT, st.none() | SCHEMA), max_size=2).map(tuple)
 TURN = st.one_of(
     st.builds(DeveloperMessage, TEXT),
     st.builds(UserMessage, TEXT),
@@ -176,7 +176,7 @@ def everywhere(text: str) -> Conversation:
             AssistantMessage(text, "final"),
         ],
         instructions=f"x{text}",
-        tools=(FunctionTool("f", text, schema), FunctionTool("g", text)),
+        tools=(Tool("f", text, schema), Tool("g", text)),
     )
 
 
@@ -209,7 +209,7 @@ def test_the_whole_prompt(renderer: PromptRenderer, harmony: oracle.HarmonyEncod
             FunctionResult("get_weather", "sunny"),
         ],
         instructions="Be brief.",
-        tools=(FunctionTool("get_weather", "The weather."),),
+        tools=(Tool("get_weather", "The weather."),),
         effort="low",
     )
     assert harmony.decode(renderer.render(conversation, date(2026, 12, 1))) == (
@@ -231,7 +231,7 @@ def test_the_whole_prompt(renderer: PromptRenderer, harmony: oracle.HarmonyEncod
 
 
 def test_the_system_message_follows_date_effort_and_tools(renderer: PromptRenderer) -> None:
-    tool = (FunctionTool("f"),)
+    tool = (Tool("f"),)
     prompts = {
         tuple(renderer.render(Conversation([], tools=tools, effort=effort), day))
         for tools in ((), tool)
@@ -251,7 +251,7 @@ def test_rendering_again_gives_the_same(renderer: PromptRenderer) -> None:
 
 def test_the_cache_of_tools_is_bounded(renderer: PromptRenderer) -> None:
     for number in range(200):
-        renderer.render(Conversation([], tools=(FunctionTool(f"f{number}"),)), TODAY)
+        renderer.render(Conversation([], tools=(Tool(f"f{number}"),)), TODAY)
     assert len(renderer._tools) == 64
 
 
@@ -302,9 +302,9 @@ TOO_LONG = {
     "one text": Conversation([UserMessage(WORDS)]),
     "instructions": Conversation([], instructions=WORDS),
     "many turns": Conversation([FunctionResult("f", WORDS[:1_000])] * 5_000),
-    "a description": Conversation([], tools=(FunctionTool("f", WORDS),)),
-    "parameters": Conversation([], tools=(FunctionTool("f", "", {"enum": [WORDS]}),)),
-    "many tools": Conversation([], tools=(FunctionTool("f", ""),) * 50_000),
+    "a description": Conversation([], tools=(Tool("f", WORDS),)),
+    "parameters": Conversation([], tools=(Tool("f", "", {"enum": [WORDS]}),)),
+    "many tools": Conversation([], tools=(Tool("f", ""),) * 50_000),
 }
 
 
@@ -363,18 +363,18 @@ def test_runs_are_found_and_cut(
 @pytest.mark.parametrize(
     "tool",
     [
-        FunctionTool("f", "a" * 257),
-        FunctionTool("f", "", {"type": "object", "properties": {"a" * 257: {}}}),
-        FunctionTool("f", "", {"type": "string", "enum": ["a" * 257]}),
+        Tool("f", "a" * 257),
+        Tool("f", "", {"type": "object", "properties": {"a" * 257: {}}}),
+        Tool("f", "", {"type": "string", "enum": ["a" * 257]}),
     ],
 )
-def test_a_tool_with_a_long_run_is_refused(renderer: PromptRenderer, tool: FunctionTool) -> None:
+def test_a_tool_with_a_long_run_is_refused(renderer: PromptRenderer, tool: Tool) -> None:
     with pytest.raises(InvalidRequestError, match="256 characters") as caught:
         renderer.render(Conversation([], tools=(tool,)), TODAY)
     assert caught.value.param == "tools"
 
 
 def test_a_number_out_of_range_is_refused(renderer: PromptRenderer) -> None:
-    tool = FunctionTool("f", "", {"type": "number", "default": 10**400})
+    tool = Tool("f", "", {"type": "number", "default": 10**400})
     with pytest.raises(InvalidRequestError, match="out of range"):
         renderer.render(Conversation([], tools=(tool,)), TODAY)

@@ -32,7 +32,13 @@ def deep(levels: int) -> dict[str, Any]:
     return found
 
 
+CUSTOM: dict[str, Any] = {"type": "custom", "name": "c"}
+CHOSEN = {"type": "function", "name": "f"}
 MISSING = "missing_required_parameter"
+
+
+def assistant(**members: Any) -> dict[str, Any]:
+    return {"messages": [USER, {"role": "assistant", **members}]}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,23 @@ MISSING = "missing_required_parameter"
         {"input": [{"type": "web_search_call", "id": 1}]},
         {"tools": [FUNCTION], "tool_choice": "auto"},
         {"tools": [{"type": "function", "name": "f", "strict": True, "description": None}]},
-        {"tools": [{"type": "web_search", "external_web_access": True}, {"type": "custom"}]},
+        {"tools": [{"type": "web_search", "external_web_access": True}, {"type": "mcp"}]},
+        {"tools": [CUSTOM, {**CUSTOM, "name": "d", "format": {"type": "text"}}]},
+        {"tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION, CUSTOM, {"type": "x"}]}]},
+        {"tool_choice": {"type": "custom", "name": "c"}},
+        {"tool_choice": {"type": "function", "name": "f", "namespace": "n"}},
+        {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [CHOSEN]}},
+        {"input": [{"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "x"}]},
+        {"input": [{"type": "custom_tool_call_output", "call_id": "c", "output": "x"}]},
+        {"input": [{"type": "compaction", "id": "i", "encrypted_content": "x"}]},
+        {"input": [{"type": "additional_tools", "role": "developer", "tools": [FUNCTION]}]},
+        {"input": [{"type": "item_reference", "id": "rs_1"}, {"id": "rs_2"}]},
+        {"input": None, "previous_response_id": "r"},
+        {"input": [], "conversation": {"id": "conv_1"}},
+        {"conversation": "conv_1"},
+        {"background": True, "store": True},
+        {"include": ["message.output_text.logprobs", "file_search_call.results"]},
+        {"top_logprobs": 20},
         {"tools": []},
         {"tool_choice": "none"},
         {"reasoning": {"effort": "xhigh", "summary": "auto", "context": "auto"}},
@@ -82,7 +104,8 @@ def test_responses_accepts(members: dict[str, Any]) -> None:
     [
         ({"model": ""}, "model", "invalid_value"),
         ({"model": None}, "model", "invalid_type"),
-        ({"input": None}, "input", "invalid_type"),
+        ({"input": None}, "input", "missing_required_parameter"),
+        ({"input": 1}, "input", "invalid_type"),
         ({"input": []}, "input", "invalid_value"),
         ({"input": [1]}, "input[0]", "invalid_type"),
         ({"input": [{}]}, "input[0].type", "missing_required_parameter"),
@@ -99,7 +122,7 @@ def test_responses_accepts(members: dict[str, Any]) -> None:
             "input[0].content[0].type",
             "unsupported_value",
         ),
-        ({"input": [{"type": "item_reference", "id": "i"}]}, "input[0].type", "unsupported_value"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id", "missing_required_parameter"),
         ({"input": [{**CALL, "name": "a b"}]}, "input[0].name", "invalid_value"),
         ({"input": [{**CALL, "name": "a<|end|>"}]}, "input[0].name", "invalid_value"),
         ({"instructions": ["x"]}, "instructions", "invalid_type"),
@@ -110,9 +133,31 @@ def test_responses_accepts(members: dict[str, Any]) -> None:
         ({"tools": [{**FUNCTION, "name": "a<|end|>"}]}, "tools[0].name", "invalid_value"),
         ({"tools": [{**FUNCTION, "name": "a" * 65}]}, "tools[0].name", "invalid_value"),
         ({"tools": [{**FUNCTION, "parameters": deep(101)}]}, "tools[0]", "invalid_value"),
-        ({"tools": [{"type": "custom", "x": deep(101)}]}, "tools[0]", "invalid_value"),
+        ({"tools": [{"type": "mcp", "x": deep(101)}]}, "tools[0]", "invalid_value"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].name", "missing_required_parameter"),
+        ({"tools": [{**CUSTOM, "format": {"type": "x"}}]}, "tools[0].format.type", "invalid_value"),
+        (
+            {"tools": [{**CUSTOM, "format": {"type": "grammar", "syntax": "ebnf"}}]},
+            "tools[0].format.syntax",
+            "invalid_value",
+        ),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}]},
+            "tools[0].tools[0].name",
+            "missing_required_parameter",
+        ),
+        (
+            {"tools": [{"type": "namespace", "name": "functions", "tools": []}]},
+            "tools[0].name",
+            "invalid_value",
+        ),
         ({"tool_choice": "any"}, "tool_choice", "invalid_value"),
-        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type", "invalid_value"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type", "unsupported_value"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+            "tool_choice.tools",
+            "invalid_value",
+        ),
         ({"tool_choice": {"type": "function"}}, "tool_choice.name", "missing_required_parameter"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value"),
         ({"reasoning": "high"}, "reasoning", "invalid_type"),
@@ -143,17 +188,21 @@ def test_responses_accepts(members: dict[str, Any]) -> None:
         ({"stop": 1}, "stop", "invalid_type"),
         ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
         ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
-        ({"include": ["file_search_call.results"]}, "include[0]", "unsupported_value"),
+        ({"include": ["everything"]}, "include[0]", "unsupported_value"),
         ({"truncation": "middle"}, "truncation", "invalid_value"),
-        ({"top_logprobs": 1}, "top_logprobs", "unsupported_value"),
-        ({"background": True}, "background", "unsupported_value"),
+        ({"top_logprobs": 21}, "top_logprobs", "invalid_value"),
+        ({"background": True, "store": False}, "background", "invalid_value"),
         ({"presence_penalty": 2.5}, "presence_penalty", "invalid_value"),
         ({"repetition_penalty": 0}, "repetition_penalty", "invalid_value"),
         ({"min_p": 1.1}, "min_p", "invalid_value"),
         ({"priority": "high"}, "priority", "invalid_type"),
         ({"cache_salt": "x" * 257}, "cache_salt", "invalid_value"),
-        ({"previous_response_id": "r"}, "previous_response_id", "unsupported_parameter"),
-        ({"conversation": "c"}, "conversation", "unsupported_parameter"),
+        (
+            {"previous_response_id": "r", "conversation": "c"},
+            "previous_response_id",
+            "mutually_exclusive_parameters",
+        ),
+        ({"conversation": {}}, "conversation.id", "missing_required_parameter"),
         ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
     ],
 )
@@ -177,7 +226,19 @@ def test_responses_refuses(members: dict[str, Any], param: str, code: str) -> No
         {"tools": [CHAT_FUNCTION, {"type": "custom", "custom": {"name": "x"}}]},
         {"tool_choice": "none", "parallel_tool_calls": False},
         {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": 1}},
-        {"max_tokens": 1, "max_completion_tokens": 2, "n": 1, "logprobs": False},
+        {"max_tokens": 1, "max_completion_tokens": 2, "n": 2, "logprobs": False},
+        {"logprobs": True, "top_logprobs": 3},
+        {"tool_choice": {"type": "custom", "custom": {"name": "x"}}},
+        {
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "required",
+                    "tools": [{"type": "function", "function": {"name": "x"}}],
+                },
+            }
+        },
+        assistant(tool_calls=[{"id": "c", "type": "custom", "custom": {"name": "x", "input": ""}}]),
         {"response_format": {"type": "text"}, "reasoning_effort": "minimal"},
         {"logit_bias": {}, "modalities": ["text"], "top_logprobs": 0},
         {"user": "u", "metadata": 3, "store": True, "ignore_eos": True, "repetition_penalty": 1},
@@ -188,10 +249,6 @@ def test_responses_refuses(members: dict[str, Any], param: str, code: str) -> No
 )
 def test_chat_accepts(members: dict[str, Any]) -> None:
     assert chat(**members).model == "m"
-
-
-def assistant(**members: Any) -> dict[str, Any]:
-    return {"messages": [USER, {"role": "assistant", **members}]}
 
 
 @pytest.mark.parametrize(
@@ -217,7 +274,7 @@ def assistant(**members: Any) -> dict[str, Any]:
             "missing_required_parameter",
         ),
         (
-            assistant(tool_calls=[{"id": "c", "type": "custom", "custom": {}}]),
+            assistant(tool_calls=[{"id": "c", "type": "mcp", "mcp": {}}]),
             "messages[1].tool_calls[0].type",
             "unsupported_value",
         ),
@@ -240,10 +297,13 @@ def assistant(**members: Any) -> dict[str, Any]:
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice.function", MISSING),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", MISSING),
         ({"response_format": {}}, "response_format.type", "missing_required_parameter"),
-        ({"n": 2}, "n", "unsupported_value"),
-        ({"n": True}, "n", "unsupported_value"),
-        ({"logprobs": True}, "logprobs", "unsupported_value"),
-        ({"top_logprobs": 2}, "top_logprobs", "unsupported_value"),
+        ({"n": 0}, "n", "invalid_value"),
+        ({"n": True}, "n", "invalid_type"),
+        ({"logprobs": 1}, "logprobs", "invalid_type"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
+        ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
+        ({"tool_choice": {"type": "mcp"}}, "tool_choice.type", "unsupported_value"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1", "invalid_value"),
         ({"logit_bias": {"Paris": 1}}, "logit_bias.Paris", "invalid_value"),
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "invalid_value"),

@@ -68,7 +68,7 @@ CHAT: dict[str, Any] = {
     ],
     "tools": [
         {"type": "function", "function": {"name": "f", "description": "x", "parameters": SCHEMA}},
-        {"type": "custom"},
+        {"type": "mcp", "server_label": "s"},
     ],
     "response_format": {"type": "text"},
     "stream_options": {"include_usage": True},

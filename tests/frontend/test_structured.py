@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai_harmony import HarmonyEncoding
 
-from frontend.conversation import OutputFormat
+from frontend.conversation import Choice, OutputFormat
 from frontend.errors import InvalidRequestError
 from frontend.prepare import Prepared
 from frontend.structured import ANY_OBJECT, Wanted, constraint_of
@@ -140,13 +140,13 @@ def test_schemas_that_cannot_be_followed(
 
 def test_a_schema_that_is_too_long() -> None:
     schema = {"enum": [f"{number:0>99}" for number in range(3000)]}
-    wanted = Wanted(OutputFormat("text.format.schema", "a", schema=schema), (), None)
+    wanted = Wanted(OutputFormat("text.format.schema", "a", schema=schema), (), Choice())
     with pytest.raises(InvalidRequestError, match="longer than"):
         asyncio.run(constraint_of(wanted))
 
 
 def asked_for(schema: dict[str, Any]) -> Constraint | None:
-    return asyncio.run(constraint_of(Wanted(OutputFormat("p", "a", schema=schema), (), None)))
+    return asyncio.run(constraint_of(Wanted(OutputFormat("p", "a", schema=schema), (), Choice())))
 
 
 PERSON = {
@@ -248,7 +248,7 @@ def test_the_event_loop_goes_on_while_a_schema_is_checked() -> None:
         return count
 
     schema = {"enum": [f"one of many {number}" for number in range(5000)]}
-    wanted = Wanted(OutputFormat("p", "a", schema=schema), (), None)
+    wanted = Wanted(OutputFormat("p", "a", schema=schema), (), Choice())
     assert asyncio.run(ticks()) > 20
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from openai_harmony import HarmonyEncoding
 from pydantic import BaseModel, Field
 
-from frontend.conversation import Conversation, FunctionTool
+from frontend.conversation import Conversation, Tool
 from frontend.prompt import PromptRenderer
 from frontend.tool_schema import MAX_SCHEMAS, plain_schema
 from tests.frontend.conftest import TODAY
@@ -30,7 +30,7 @@ class Shape(BaseModel):
 
 
 def shown(renderer: PromptRenderer, harmony: HarmonyEncoding, schema: dict[str, Any]) -> str:
-    tool = FunctionTool("draw", "Draws.", schema)
+    tool = Tool("draw", "Draws.", schema)
     text = harmony.decode(renderer.render(Conversation([], tools=(tool,)), TODAY))
     return text.partition("type draw = ")[2].partition("\n\n} // namespace")[0]
 
@@ -125,7 +125,7 @@ VALUES = st.recursive(
 def test_any_schema_renders(
     renderer: PromptRenderer, harmony: HarmonyEncoding, schema: dict[str, Any]
 ) -> None:
-    tool = FunctionTool("f", "", schema)
+    tool = Tool("f", "", schema)
     prompt = renderer.render(Conversation([], tools=(tool,)), TODAY)
     assert sum(harmony.is_special_token(token) for token in prompt) == 7
 
@@ -136,4 +136,4 @@ def test_the_deepest_schema_renders(renderer: PromptRenderer) -> None:
         schema = {"type": "object", "properties": {"a": schema}}
     for _ in range(3):
         schema = {"type": "object", "properties": {"b": {"anyOf": [schema]}}}
-    assert renderer.render(Conversation([], tools=(FunctionTool("f", "", schema),)), TODAY)
+    assert renderer.render(Conversation([], tools=(Tool("f", "", schema),)), TODAY)
