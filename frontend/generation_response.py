@@ -6,27 +6,40 @@ failed send (ASGI 2.4), a cancellation (ASGI 2.3), the client's leaving at any m
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from frontend.errors import OverloadedError, ServerError
+from frontend.merged import MergedStreams
 from frontend.streams import NoEngineError, NoWorkerError, StreamHandle, TooManyStreamsError
+from ipc.messages import Terminal
 
 _logger = logging.getLogger(__name__)
 
-OpenStream = Callable[[], StreamHandle]
+Handle = StreamHandle | MergedStreams
+OpenStream = Callable[[], Handle]
+OnEnd = Callable[[Terminal | None], Awaitable[None]]
+"""Told of a stream's end, with None if its client has left before."""
 
 
 class GenerationResponse(Response):
     """Sends what `open_stream`'s stream brings. Before the first byte errors have an HTTP status.
 
-    Raises ApiError, before anything is sent, if the stream cannot be opened.
+    `on_end` is called once for a stream that was opened, before its last bytes are sent. Raises
+    ApiError, before anything is sent, if the stream cannot be opened.
     """
 
-    def __init__(self, open_stream: OpenStream, streaming: bool, headers: dict[str, str]) -> None:
+    def __init__(
+        self,
+        open_stream: OpenStream,
+        streaming: bool,
+        headers: dict[str, str],
+        on_end: OnEnd | None = None,
+    ) -> None:
         super().__init__(headers=headers)
+        self._on_end = on_end
         self._open_stream = open_stream
         self._streaming = streaming
 
@@ -44,16 +57,23 @@ class GenerationResponse(Response):
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            if self._on_end is not None:  # it was not told of an end
+                await self._end(handle.terminal)
         if not work.cancelled():
             work.result()
 
-    def _open(self) -> StreamHandle:
+    async def _end(self, terminal: Terminal | None) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            await on_end(terminal)
+
+    def _open(self) -> Handle:
         try:
             return self._open_stream()
         except (NoWorkerError, NoEngineError, TooManyStreamsError) as error:
             raise OverloadedError(f"The server cannot take this request now: {error}.") from error
 
-    async def _serve(self, handle: StreamHandle, send: Send) -> None:
+    async def _serve(self, handle: Handle, send: Send) -> None:
         try:
             if self._streaming:
                 await self._stream(handle, send)
@@ -61,24 +81,27 @@ class GenerationResponse(Response):
                 await self._send_whole(handle, send)
         except OSError:
             # ASGI 2.4 says so that the client has left; nobody is there to be told.
-            _logger.debug("stream %d: the client left", handle.opening.stream_id)
+            _logger.debug("stream %s: the client left", handle.name)
 
-    async def _stream(self, handle: StreamHandle, send: Send) -> None:
+    async def _stream(self, handle: Handle, send: Send) -> None:
         await handle.wait()
         _raise_unless_encoded(handle)
         await self._start(send, 200, b"text/event-stream; charset=utf-8")
         while True:
             over = handle.terminal is not None
+            if over:
+                await self._end(handle.terminal)
             body = handle.take()
             await send({"type": "http.response.body", "body": body, "more_body": not over})
             if over:
                 return
             await handle.wait()
 
-    async def _send_whole(self, handle: StreamHandle, send: Send) -> None:
+    async def _send_whole(self, handle: Handle, send: Send) -> None:
         while handle.terminal is None:
             await handle.wait()
         _raise_unless_encoded(handle)
+        await self._end(handle.terminal)
         await self._start(send, handle.terminal.status, b"application/json")
         await send({"type": "http.response.body", "body": handle.take()})
 
@@ -91,7 +114,7 @@ class GenerationResponse(Response):
         await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-def _raise_unless_encoded(handle: StreamHandle) -> None:
+def _raise_unless_encoded(handle: Handle) -> None:
     """An end that the worker could not even encode is told as an HTTP error."""
     if handle.terminal is not None and not handle.has_bytes:
         raise ServerError(handle.terminal.message or "The request's answer cannot be prepared.")

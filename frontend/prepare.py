@@ -81,6 +81,7 @@ def prepare_responses(
     output = ResponsesFormat(
         echo=responses_echo(request, stored=stored),
         summary=request.reasoning is not None and request.reasoning.summary is not None,
+        sealed=request.encrypted_reasoning,
         seal_key=seal_key if request.encrypted_reasoning else b"",
         queued=background,
     )

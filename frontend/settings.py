@@ -1,5 +1,7 @@
 """What one run is told: made by the command line, handed to each process as JSON."""
 
+from typing import Literal
+
 import msgspec
 
 DEFAULT_MAX_STREAMS = 4096
@@ -24,4 +26,5 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS
     drain_seconds: float = 30.0
+    reasoning_member: Literal["reasoning", "reasoning_content"] = "reasoning"
     log_level: str = "warning"

@@ -14,15 +14,17 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal, Protocol
+from typing import Protocol
 
-import msgspec
+from msgspec.structs import replace
 
 from ipc.messages import (
     Abort,
     Cancel,
     Constraint,
+    Ending,
     Fail,
+    FailCode,
     GenerationRequest,
     Open,
     Output,
@@ -34,6 +36,7 @@ from ipc.messages import (
 )
 from postproc_workers.encoders import Failure, server_error
 from postproc_workers.post_processor import frontend_failure, make_encoder
+from postproc_workers.record import make_record
 
 MAX_BUFFERED_BYTES = 16 * 1024 * 1024
 """A client that lags so far behind its stream is given up."""
@@ -91,6 +94,7 @@ class StreamHandle:
     None, and `waits_since` set, while the stream is between two workers; `lost_workers` counts
     those that were lost while it was on them; `asked` is False when its engine was lost before the
     client had anything of its answer; `failure` is what its worker was told to end it with.
+    `changed` is set with all that comes.
     """
 
     def __init__(
@@ -117,13 +121,18 @@ class StreamHandle:
         self._close = close
         self._pieces: deque[bytes] = deque()
         self._buffered = 0
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return str(self.opening.stream_id)
 
     async def wait(self) -> None:
         """Wait until there is something to take, or nothing more will come."""
         while not self._pieces and self.terminal is None:
-            self._changed.clear()
-            await self._changed.wait()
+            self.changed.clear()
+            await self.changed.wait()
 
     def deliver(self, output: Output) -> None:
         """Take one output of the worker; nothing after the terminal one, or after closing."""
@@ -137,7 +146,7 @@ class StreamHandle:
             self._buffered += len(output.body)
             if self._buffered > MAX_BUFFERED_BYTES:
                 self.overflowed.set()
-        self._changed.set()
+        self.changed.set()
 
     def take(self) -> bytes:
         """All bytes that have come since the last call."""
@@ -157,6 +166,9 @@ class StreamHandle:
         encoder.next_sequence = self.next_sequence
         encoder.fail(failure, now)
         opening = self.opening
+        record = b""
+        if opening.keep:
+            record = make_record(opening, [], Ending(now, failure=(*failure,)))
         self.deliver(
             Output(
                 opening.stream_id,
@@ -164,7 +176,7 @@ class StreamHandle:
                 self.tokens,
                 encoder.next_sequence,
                 b"".join(encoder.pieces),
-                Terminal("error", failure.status, 0),
+                Terminal("error", failure.status, 0, record=record),
             )
         )
 
@@ -288,7 +300,11 @@ class Streams:
                 if handle.worker is not None:
                     self._withdraw(handle)
 
-    def fail_all(self, code: Literal["server_error", "overloaded"], message: str) -> None:
+    def cancel(self, handle: StreamHandle) -> None:
+        """End a stream because somebody asked for that; what it has said so far is kept."""
+        self._fail(handle, "cancelled", "the response was cancelled")
+
+    def fail_all(self, code: FailCode, message: str) -> None:
         """End all streams that have not ended, with an error."""
         for handle in list(self._live.values()):
             self._fail(handle, code, message)
@@ -359,7 +375,7 @@ class Streams:
 
     def _reopen(self, handle: StreamHandle, worker: int) -> None:
         self.moved += 1
-        handle.opening = msgspec.structs.replace(
+        handle.opening = replace(
             handle.opening,
             lease=next(self._leases),
             resume=Resume(handle.tokens, handle.next_sequence, handle.begun),
@@ -384,9 +400,7 @@ class Streams:
             return None
         return handle
 
-    def _fail(
-        self, handle: StreamHandle, code: Literal["server_error", "overloaded"], message: str
-    ) -> None:
+    def _fail(self, handle: StreamHandle, code: FailCode, message: str) -> None:
         """Have its worker end a stream with an error, or end it here if it has none."""
         if handle.terminal is not None or handle.failure is not None:
             return

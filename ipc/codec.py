@@ -38,4 +38,5 @@ class MessageDecoder(Generic[T]):
 frontend_to_engine = MessageDecoder[messages.FrontendToEngine](messages.FrontendToEngine)
 engine_to_frontend = MessageDecoder[messages.EngineToFrontend](messages.EngineToFrontend)
 frontend_to_worker = MessageDecoder[messages.FrontendToWorker](messages.FrontendToWorker)
+record_of = MessageDecoder[messages.Record](messages.Record)
 worker_to_frontend = MessageDecoder[messages.WorkerToFrontend](messages.WorkerToFrontend)

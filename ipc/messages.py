@@ -249,13 +249,14 @@ class ResponsesFormat(Message, frozen=True, tag="responses"):
     """`POST /v1/responses`. `echo` is the members of the response object that repeat the request,
     as JSON text without the braces around them.
 
-    With `summary` the reasoning is told as its summary, too; with a `seal_key` also encrypted,
-    for the client that sends it back. `queued`: the response began in the background. `retrieved`:
-    it is made again from its record, and its failure is told as a response, too.
+    With `summary` the reasoning is told as its summary, too; if it is `sealed`, also encrypted with
+    `seal_key`, for the client that sends it back. `queued`: the response began in the background.
+    `retrieved`: it is made again from its record, and its failure is told as a response, too.
     """
 
     echo: bytes
     summary: bool = False
+    sealed: bool = False
     seal_key: bytes = b""
     queued: bool = False
     retrieved: bool = False
@@ -309,12 +310,15 @@ class Open(Message, frozen=True, tag="open"):
     keep: bool = False
 
 
+FailCode = Literal["server_error", "overloaded", "cancelled"]
+
+
 class Fail(Message, frozen=True, tag="fail"):
     """End a stream with an error that its client is told, or because it was `cancelled`."""
 
     stream_id: int
     lease: int
-    code: Literal["server_error", "overloaded", "cancelled"]
+    code: FailCode
     message: str
 
 
@@ -409,11 +413,12 @@ class Ending(Message, frozen=True):
 
 
 class Record(Message, frozen=True):
-    """A stream that has ended: all that its output was made of, so that it can be made again."""
+    """A stream that has ended: all that its output was made of, so that it can be made again. Of
+    one that has not (no `ending`) there are no tokens yet."""
 
     opening: Open
-    tokens: list[int]
-    ending: Ending
+    tokens: list[int] = []
+    ending: Ending | None = None
     cached_tokens: int = 0
     logprobs: list[TokenLogprobs] | None = None
 

@@ -3,8 +3,6 @@
 from collections import Counter
 from typing import assert_never
 
-import msgspec
-
 from ipc.messages import (
     ChatFormat,
     Ending,
@@ -12,7 +10,6 @@ from ipc.messages import (
     Fail,
     Finish,
     Open,
-    Record,
     ResponsesFormat,
     TokenLogprobs,
 )
@@ -21,6 +18,7 @@ from postproc_workers.encoders import CANCELLED, Encoder, Failure, Usage, server
 from postproc_workers.encoders.chat import ChatEncoder
 from postproc_workers.encoders.responses import ResponsesEncoder
 from postproc_workers.harmony import HarmonyStream
+from postproc_workers.record import make_record
 from postproc_workers.tokens import token_table
 from postproc_workers.turn_limits import TurnLimits
 
@@ -115,9 +113,9 @@ class PostProcessor:
 
     def _remember(self, ending: Ending) -> None:
         if self._keep:
-            opening = msgspec.structs.replace(self._opening, resume=None)
-            record = Record(opening, self._tokens, ending, self.cached_tokens, self._logprobs)
-            self.record = msgspec.msgpack.encode(record)
+            self.record = make_record(
+                self._opening, self._tokens, ending, self.cached_tokens, self._logprobs
+            )
 
     def take(self) -> bytes:
         pieces = self._encoder.pieces

@@ -72,8 +72,12 @@ class ResponsesEncoder:
         self._event(b"response.created", b'"response":%b' % response)
         if self._format.queued:
             self._event(b"response.queued", b'"response":%b' % response)
-            response = self._response(b"in_progress", usage=b"null")
+            response = self.in_progress()
         self._event(b"response.in_progress", b'"response":%b' % response)
+
+    def in_progress(self) -> bytes:
+        """The response as it is before it has said anything."""
+        return self._response(b"in_progress", usage=b"null")
 
     def begin(self, header: Header) -> None:
         self._kind = header.kind
@@ -241,7 +245,7 @@ class ResponsesEncoder:
             return b'"summary":[],"encrypted_content":null,"content":[]'
         summary = _summary_part(whole) if self._format.summary else b""
         sealed = b"null"
-        if self._format.seal_key:
+        if self._format.sealed:
             text = unescape(whole)
             sealed = string(seal(self._format.seal_key, "reasoning", self._opening.tenant, text))
         return b'"summary":[%b],"encrypted_content":%b,"content":[%b]' % (

@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ipc.messages import ChatFormat, Finish, Open, Record, ResponsesFormat
+from ipc.codec import record_of
+from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat
 from postproc_workers.encoders import Failure
 from postproc_workers.replay import replay
 from postproc_workers.sealing import unseal
@@ -42,9 +42,13 @@ def formats(output: ResponsesFormat | ChatFormat) -> st.SearchStrategy[Any]:
     if isinstance(output, ChatFormat):
         names = st.sampled_from(("reasoning", "reasoning_content"))
         return st.builds(ChatFormat, st.just(output.include_usage), names)
-    keys = st.sampled_from((b"", KEY))
     return st.builds(
-        ResponsesFormat, st.just(output.echo), st.booleans(), keys, queued=st.booleans()
+        lambda summary, sealed, queued: ResponsesFormat(
+            output.echo, summary, sealed, KEY if sealed else b"", queued
+        ),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
     )
 
 
@@ -110,18 +114,19 @@ def test_a_retrieved_response_is_the_streamed_one(
     opened = replace(opened, keep=True, streaming=data.draw(st.booleans()))
     parts = data.draw(steps(tokens))
     body, kept = process(opened, parts, ending, scored=scored)
-    record = msgspec.msgpack.decode(kept, type=Record)
+    assert KEY not in kept
+    record = record_of(kept)
+    events, whole = (replay(record, streaming=how, seal_key=KEY) for how in (True, False))
     if opened.streaming:
-        assert replay(record, streaming=True) == body
+        assert events == body
     elif isinstance(ending, Finish):
-        assert replay(record, streaming=False) == body
-    events = read_responses_stream(replay(record, streaming=True))
-    assert json.loads(replay(record, streaming=False)) == events.response
+        assert whole == body
+    assert json.loads(whole) == read_responses_stream(events).response
 
 
 @given(ANY_TOKENS, FINISHES)
 def test_sealed_reasoning_is_the_reasoning(tokens: list[int], finish: Finish) -> None:
-    opened = opening(replace(RESPONSES, seal_key=KEY), streaming=False)
+    opened = opening(replace(RESPONSES, sealed=True, seal_key=KEY), streaming=False)
     for item in json.loads(post_process(opened, [tokens], finish))["output"]:
         if item["type"] == "reasoning":
             sealed = item["encrypted_content"]

@@ -1,0 +1,112 @@
+"""From a prepared request to the response that sends what the engine generates for it."""
+
+import time
+from collections.abc import Callable
+
+from fastapi import Request
+from fastapi.responses import Response
+from msgspec.structs import replace
+
+from frontend.generation_response import GenerationResponse, OnEnd
+from frontend.merged import Merge, MergedStreams, open_all
+from frontend.prepare import Prepared
+from frontend.routes.dependencies import request_id
+from frontend.service import Service
+from frontend.streams import Generation, StreamHandle
+from frontend.structured import constraint_of
+from ipc.messages import ChatFormat, Constraint, Open
+
+MakeMerge = Callable[[Open], Merge]
+
+
+class Planned:
+    """A request that can be started: as one stream, or as several of one reply."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        tenant: str,
+        response_id: str,
+        constraint: Constraint | None,
+        *,
+        keep: bool = False,
+    ) -> None:
+        self.prepared = prepared
+        self.keep = keep
+        self._tenant = tenant
+        self._response_id = response_id
+        self._constraint = constraint
+        self._created = int(time.time())
+
+    def opening(self, stream_id: int, lease: int, choice: int | None = None) -> Open:
+        """The Open of the request's stream, or of that of one of its choices."""
+        prepared = self.prepared
+        output = prepared.format
+        if choice is not None and isinstance(output, ChatFormat):
+            output = replace(output, part=choice)
+        return Open(
+            stream_id,
+            lease,
+            self._response_id,
+            prepared.model,
+            self._created,
+            len(prepared.prompt),
+            output,
+            prepared.streaming,
+            prepared.tools,
+            prepared.stop,
+            prepared.parallel_tool_calls,
+            self._tenant,
+            custom=prepared.custom,
+            keep=self.keep,
+        )
+
+    def generation(self, choice: int | None = None) -> Generation:
+        """What is to be generated. Each choice has a seed of its own."""
+        prepared = self.prepared
+        sampling = prepared.sampling
+        if choice and sampling.seed is not None:
+            sampling = replace(sampling, seed=(sampling.seed + choice) % 2**63)
+        return Generation(
+            prepared.prompt,
+            sampling,
+            lambda stream_id, lease: self.opening(stream_id, lease, choice),
+            prepared.priority,
+            prepared.cache_salt,
+            self._constraint,
+        )
+
+
+async def plan(prepared: Prepared, tenant: str, response_id: str, *, keep: bool = False) -> Planned:
+    """Check what is left to be checked. Raises InvalidRequestError."""
+    constraint = await constraint_of(prepared.wanted)
+    return Planned(prepared, tenant, response_id, constraint, keep=keep)
+
+
+def generate(
+    request: Request,
+    service: Service,
+    planned: Planned,
+    *,
+    merge: MakeMerge | None = None,
+    on_end: OnEnd | None = None,
+) -> Response:
+    """The response that opens the streams of a request and sends what they say. Several choices
+    are merged by `merge`; `on_end` is called once, before the last bytes are sent or when the
+    client has left."""
+    prepared = planned.prepared
+
+    def open_stream() -> StreamHandle | MergedStreams:
+        if prepared.choices == 1 or merge is None:
+            return service.streams.open(planned.generation())
+        handles = open_all(
+            [
+                lambda choice=choice: service.streams.open(planned.generation(choice))  # type: ignore[misc]
+                for choice in range(prepared.choices)
+            ]
+        )
+        return MergedStreams(handles, merge(handles[0].opening), prepared.streaming)
+
+    return GenerationResponse(
+        open_stream, prepared.streaming, {"x-request-id": request_id(request)}, on_end
+    )
