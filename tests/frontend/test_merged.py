@@ -70,7 +70,9 @@ def test_streamed_choices_come_as_one_stream() -> None:
         assert chunks[-1]["usage"]["completion_tokens"] == sum(len(tokens(a)) for a in ANSWERS)
         assert chunks[-1]["usage"]["prompt_tokens"] == 17
         for index, answer in enumerate(ANSWERS):
-            own = [c for c in chunks[:-1] if c["choices"][0]["index"] == index]
+            own = [chunk for chunk in chunks[:-1] if chunk["choices"][0]["index"] == index]
+            for chunk in own:
+                assert chunk.pop("usage") is None
             alone = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in own)
             chat = read_chat_stream(alone + b"data: [DONE]\n\n")
             assert (chat.message["content"], chat.finish_reason) == (answer, "stop")
