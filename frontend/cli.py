@@ -25,7 +25,15 @@ from rich.panel import Panel
 from rich.table import Table
 
 from frontend.keys import KeyFileError, append_key, make_key
-from frontend.settings import DEFAULT_KEEP_ALIVE_SECONDS, DEFAULT_MAX_STREAMS
+from frontend.settings import (
+    DEFAULT_KEEP_ALIVE_SECONDS,
+    DEFAULT_MAX_STREAMS,
+    DEFAULT_STORE_COUNT,
+    DEFAULT_STORE_SECONDS,
+    FrontendSettings,
+)
+from frontend.state.seal_key import SEAL_KEY_FILE
+from frontend.store.database import StoreError, checked_url, data_directory, default_url
 from frontend.supervisor import RunSettings, StartError, Supervisor
 
 app = typer.Typer(
@@ -43,6 +51,7 @@ workers = typer.Typer(help="Post-processing workers of a running server.", no_ar
 app.add_typer(workers, name="workers")
 
 DEMO = "demo"
+NO_STORE = "none"
 KEY_FILE = Path("api-keys.jsonl")
 
 
@@ -87,6 +96,13 @@ class Engine(StrEnum):
     VLLM = "vllm"
 
 
+class ReasoningField(StrEnum):
+    """Where Chat Completions tells the reasoning."""
+
+    REASONING = "reasoning"
+    REASONING_CONTENT = "reasoning_content"
+
+
 class DType(StrEnum):
     """Arithmetic of the model."""
 
@@ -112,6 +128,15 @@ def _check_factor(factor: float | None) -> float | None:
     if factor and not 1 <= factor < float("inf"):
         raise typer.BadParameter(f"{factor} is neither 0 nor 1 or more")
     return factor
+
+
+def _check_store(store: str | None) -> str | None:
+    if store is not None and store != NO_STORE:
+        try:
+            checked_url(store)
+        except StoreError as error:
+            raise typer.BadParameter(str(error)) from error
+    return store
 
 
 def _check_device(device: str) -> str:
@@ -313,6 +338,33 @@ def serve(
     keep_alive_seconds: Annotated[
         int, typer.Option(help="How long an idle connection is kept open.", min=1)
     ] = DEFAULT_KEEP_ALIVE_SECONDS,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            callback=_check_store,
+            help="Where responses and conversations are kept: sqlite:///PATH, "
+            "postgresql://USER@HOST/NAME, or [bold]none[/]. [dim]Default: a SQLite file in the "
+            "data directory.[/]",
+        ),
+    ] = None,
+    store_days: Annotated[
+        float, typer.Option(help="How long a response is kept, in days.", min=0)
+    ] = DEFAULT_STORE_SECONDS / 24 / 3600,
+    store_count: Annotated[
+        int, typer.Option(help="How many responses are kept.", min=1)
+    ] = DEFAULT_STORE_COUNT,
+    seal_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the key that reasoning is encrypted with for clients that keep it; made "
+            "if it is not there. [dim]Default: in the data directory.[/]",
+            dir_okay=False,
+        ),
+    ] = None,
+    reasoning_field: Annotated[
+        ReasoningField, typer.Option(help="Member of Chat's messages that has the reasoning.")
+    ] = ReasoningField.REASONING,
     ipc: Annotated[Transport, typer.Option(help="How the processes are linked.")] = Transport.IPC,
     script: Annotated[
         Path | None,
@@ -359,19 +411,27 @@ def serve(
             else _torch_options(given, arguments)
         )
     workers = num_postprocess_workers
-    settings = RunSettings(
-        engine_arguments=tuple(command),
-        workers=default_workers(os.cpu_count() or 1) if workers is None else workers,
+    frontend = FrontendSettings(
         host=host,
         port=port,
-        api_keys=api_keys,
-        admin_keys=admin_keys,
+        api_keys=str(api_keys) if api_keys else None,
+        admin_keys=str(admin_keys) if admin_keys else None,
         max_streams=max_streams,
         max_stream_seconds=max_stream_seconds,
         drain_seconds=drain_seconds,
         keep_alive_seconds=keep_alive_seconds,
-        tcp=ipc is Transport.TCP,
+        store=None if store == NO_STORE else store or default_url(),
+        store_seconds=store_days * 24 * 3600,
+        store_count=store_count,
+        seal_key=str(seal_key or data_directory() / SEAL_KEY_FILE),
+        reasoning_member=reasoning_field.value,
         log_level=log_level.value,
+    )
+    settings = RunSettings(
+        engine_arguments=tuple(command),
+        workers=default_workers(os.cpu_count() or 1) if workers is None else workers,
+        frontend=frontend,
+        tcp=ipc is Transport.TCP,
     )
     logging.basicConfig(
         level=log_level.value.upper(),
@@ -498,7 +558,7 @@ def _check_address(host: str, port: int) -> None:
 
 
 async def _run(settings: RunSettings, model: str) -> None:
-    _check_address(settings.host, settings.port)
+    _check_address(settings.frontend.host, settings.frontend.port)
     supervisor = Supervisor(settings)
     _console.print(f"Starting Antiphon with {settings.workers} post-processing worker(s) ...")
     announcement = asyncio.create_task(_announce(settings, model))
@@ -512,8 +572,10 @@ async def _announce(settings: RunSettings, model: str) -> None:
     """Say what to try, once requests can be served."""
     while not await _healthy(settings):
         await asyncio.sleep(0.1)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    base = f"http://{host}:{settings.port}"
+    host = (
+        f"[{settings.frontend.host}]" if ":" in settings.frontend.host else settings.frontend.host
+    )
+    base = f"http://{host}:{settings.frontend.port}"
     _console.print(
         Panel(
             f"Serving [bold]{model}[/] at [bold]{base}/v1[/] (stop with Ctrl-C). Try:",
@@ -522,7 +584,7 @@ async def _announce(settings: RunSettings, model: str) -> None:
         ),
         highlight=False,
     )
-    authorization = ' -H "Authorization: Bearer $KEY"' if settings.api_keys else ""
+    authorization = ' -H "Authorization: Bearer $KEY"' if settings.frontend.api_keys else ""
     body = f'{{"model": "{model}", "input": "What is the capital of France?", "stream": true}}'
     # Not in the panel, and not wrapped: these lines are to be copied.
     for line in (
@@ -535,7 +597,9 @@ async def _announce(settings: RunSettings, model: str) -> None:
 
 async def _healthy(settings: RunSettings) -> bool:
     try:
-        reader, writer = await asyncio.open_connection(settings.host, settings.port)
+        reader, writer = await asyncio.open_connection(
+            settings.frontend.host, settings.frontend.port
+        )
         with closing(writer):
             writer.write(b"GET /health HTTP/1.1\r\nHost: antiphon\r\nConnection: close\r\n\r\n")
             return b" 200 " in await reader.readline()

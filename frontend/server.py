@@ -19,6 +19,8 @@ from frontend.keys import KeyFileError, KeyRing
 from frontend.prompt import PromptRenderer
 from frontend.service import Service
 from frontend.settings import FrontendSettings
+from frontend.state.seal_key import SealKeyError, load_seal_key
+from frontend.store import Store, StoreError
 from ipc.process import (
     EXIT_CONFIGURATION,
     add_parent_option,
@@ -60,6 +62,13 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def open_store(settings: FrontendSettings) -> Store | None:
+    """The store of responses, if there is to be one. Raises StoreError."""
+    if settings.store is None:
+        return None
+    return Store(settings.store, max_age=settings.store_seconds, max_count=settings.store_count)
+
+
 class DrainingServer(uvicorn.Server):
     """Lets the running requests end before it closes their connections."""
 
@@ -82,14 +91,16 @@ class DrainingServer(uvicorn.Server):
 async def serve(settings: FrontendSettings) -> str | None:
     """Serve until SIGTERM or SIGINT, or until engine or workers refuse; then their reason.
 
-    Raises ListenError, or VocabularyError, KeyFileError or SecurityError where a file is not as it
-    must be.
+    Raises ListenError, StoreError, or VocabularyError, KeyFileError, SealKeyError or SecurityError
+    where a file is not as it must be.
     """
     listening = listen(settings.host, settings.port)
     renderer = PromptRenderer()
     keys = KeyRing.load(Path(settings.api_keys)) if settings.api_keys else None
     admin_keys = KeyRing.load(Path(settings.admin_keys)) if settings.admin_keys else None
     curve_key = CurveKey.load(Path(settings.curve_key)) if settings.curve_key else None
+    seal_key = load_seal_key(Path(settings.seal_key) if settings.seal_key else None)
+    store = open_store(settings)
     refusals: list[str] = []
 
     def refused(reason: str) -> None:
@@ -101,7 +112,14 @@ async def serve(settings: FrontendSettings) -> str | None:
     def make_service() -> Service:
         services.append(
             Service(
-                settings, renderer, refused, keys=keys, admin_keys=admin_keys, curve_key=curve_key
+                settings,
+                renderer,
+                refused,
+                keys=keys,
+                admin_keys=admin_keys,
+                curve_key=curve_key,
+                store=store,
+                seal_key=seal_key,
             )
         )
         return services[0]
@@ -139,7 +157,9 @@ def main() -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failure = runner.run(serve(settings))
-    except (ListenError, VocabularyError, SecurityError, KeyFileError) as error:
+    except StoreError as error:
+        failure = f"the store cannot be opened: {error}"
+    except (ListenError, VocabularyError, SecurityError, KeyFileError, SealKeyError) as error:
         failure = str(error)
     if failure is not None:
         logging.getLogger(__name__).critical("%s", failure)

@@ -14,10 +14,13 @@ from frontend.keys import KeyRing
 from frontend.prompt import PromptRenderer
 from frontend.resizing import SHUTTING_DOWN, Resizer
 from frontend.settings import FrontendSettings
+from frontend.state.responses import ResponseState
+from frontend.store import Store
 from frontend.streams import Streams
 from ipc.messages import EngineInfo, Output, Owner, Released
 from ipc.security import CurveKey
 from postproc_workers.pool import InlinePool, LinkedPool, Pool
+from postproc_workers.sealing import make_key
 
 _logger = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class Service:
         keys: KeyRing | None = None,
         admin_keys: KeyRing | None = None,
         curve_key: CurveKey | None = None,
+        store: Store | None = None,
+        seal_key: bytes | None = None,
     ) -> None:
         self.settings = settings
         self.renderer = renderer
@@ -59,6 +64,7 @@ class Service:
         self.streams = Streams(
             self.pool, self.engine, settings.max_streams, settings.max_stream_seconds
         )
+        self.responses = ResponseState(store, self.streams, seal_key or make_key())
         self.resizer: Resizer | None = None
         if isinstance(self.pool, LinkedPool) and settings.control is not None:
             self.resizer = Resizer(self.pool, self.streams, Path(settings.control))
@@ -107,6 +113,7 @@ class Service:
         """Leave; what is still live is released."""
         self.draining = True
         self._heart.cancel()
+        await self.responses.close()
         self.pool.close()
         self.engine.close()
         self._context.term()
@@ -138,6 +145,7 @@ class Service:
             self.pool.heartbeat()
             self.engine.heartbeat()
             self.streams.tick()
+            self.responses.tick()
             reason = self.engine.refused or self.pool.refused
             if reason is not None:
                 self._refused(reason)

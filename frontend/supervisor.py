@@ -29,8 +29,6 @@ from frontend.control import (
     serve_control,
 )
 from frontend.settings import (
-    DEFAULT_KEEP_ALIVE_SECONDS,
-    DEFAULT_MAX_STREAMS,
     FrontendSettings,
 )
 from ipc.process import EXIT_CONFIGURATION, EXIT_USAGE, WATCH_PARENT
@@ -51,17 +49,10 @@ class RunSettings:
     `python -m`, and `--listen ADDRESS` is added to them."""
 
     engine_arguments: tuple[str, ...]
+    frontend: FrontendSettings
+    """But for the addresses, which are made here."""
     workers: int = 1
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: Path | None = None
-    admin_keys: Path | None = None
-    max_streams: int = DEFAULT_MAX_STREAMS
-    max_stream_seconds: float | None = None
-    drain_seconds: float = 30.0
-    keep_alive_seconds: int = DEFAULT_KEEP_ALIVE_SECONDS
     tcp: bool = False
-    log_level: str = "warning"
 
 
 class StartError(Exception):
@@ -147,27 +138,19 @@ class Supervisor:
         self._stop_asked = asyncio.Event()
         key = self._make_key() if settings.tcp else None
         self._common = ["--curve-key", str(key)] if key else []
-        self._common += ["--log-level", settings.log_level]
+        self._common += ["--log-level", settings.frontend.log_level]
         self._group: asyncio.TaskGroup | None = None
         self.workers: dict[int, Child] = {}
         self._addresses: dict[int, str] = {}
         engine = self._address("engine")
         for number in range(settings.workers):
             self._add_worker(number)
-        frontend = FrontendSettings(
+        frontend = msgspec.structs.replace(
+            settings.frontend,
             engine=engine,
             workers=self._addresses,
             control=str(self._control) if settings.workers else None,
-            host=settings.host,
-            port=settings.port,
             curve_key=str(key) if key else None,
-            api_keys=str(settings.api_keys) if settings.api_keys else None,
-            admin_keys=str(settings.admin_keys) if settings.admin_keys else None,
-            max_streams=settings.max_streams,
-            max_stream_seconds=settings.max_stream_seconds,
-            drain_seconds=settings.drain_seconds,
-            keep_alive_seconds=settings.keep_alive_seconds,
-            log_level=settings.log_level,
         )
         told = msgspec.json.encode(frontend).decode()
         arguments = [*settings.engine_arguments, "--listen", engine, *self._common]
@@ -206,7 +189,7 @@ class Supervisor:
 
     async def _stop_when_asked(self) -> None:
         await self._stop_asked.wait()
-        await self.frontend.stop(patience=self._settings.drain_seconds + STOP_SECONDS)
+        await self.frontend.stop(patience=self._settings.frontend.drain_seconds + STOP_SECONDS)
         await asyncio.gather(*(child.stop() for child in self.children))
 
     async def _carry_out(self, request: Request) -> Reply:

@@ -405,11 +405,12 @@ class Released(Message, frozen=True, tag="released"):
 
 class Ending(Message, frozen=True):
     """How a stream ended: the engine's `finish`, or the failure (HTTP status, type, code, message)
-    that its client was told. `at` is in unix seconds."""
+    that its client was told. `at` is in unix seconds; `cut` says that the turn was not whole."""
 
     at: int
     finish: Finish | None = None
     failure: tuple[int, str, str, str] | None = None
+    cut: bool = False
 
 
 class Record(Message, frozen=True):

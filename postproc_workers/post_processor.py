@@ -101,9 +101,9 @@ class PostProcessor:
             self.ended_early = self._stream.feed((token,))
 
     def finish(self, finish: Finish, now: int) -> None:
-        self._remember(Ending(now, finish))
         self._stream.finish(cut=finish.reason == "length")
         status = "stop" if self._stream.ended_early else finish.reason
+        self._remember(Ending(now, finish, cut=status == "length"))
         usage = Usage(self._opening.prompt_tokens, self.cached_tokens, self.output_tokens)
         self._encoder.finish(status, usage, now)
 

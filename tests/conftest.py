@@ -1,4 +1,4 @@
-"""What all tests share: deterministic hypothesis runs and a cache directory of their own."""
+"""What all tests share: deterministic hypothesis runs and directories of their own."""
 
 from collections.abc import Iterator
 
@@ -13,9 +13,11 @@ settings.load_profile("suite")
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One vocabulary and one demo checkpoint for the whole run, outside the user's cache."""
+    """One vocabulary, one demo checkpoint and one store for the whole run, none of them the
+    user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANTIPHON_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("ANTIPHON_DATA", str(tmp_path_factory.mktemp("data")))
         patch.setenv("TIKTOKEN_ENCODINGS_BASE", "")
         install_vocabulary()
         yield

@@ -105,7 +105,7 @@ class Run:
     def __init__(self) -> None:
         self.children: dict[str, PlayedChild] = {}
         PlayedChild.all = self.children
-        self.supervisor = Supervisor(RunSettings((), workers=2))
+        self.supervisor = Supervisor(RunSettings((), FrontendSettings(), workers=2))
         told = self.children["frontend"].arguments[-1]
         control = msgspec.json.decode(told, type=FrontendSettings).control
         assert control is not None

@@ -1,0 +1,1 @@
+"""What outlives a request: stored responses and conversations, and responses in the background."""
