@@ -7,13 +7,14 @@ from http import HTTPStatus
 from importlib.metadata import version
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from frontend.admin import admin_routes
-from frontend.errors import ApiError, NotFoundError, ServerError
-from frontend.routes import chat, operations, responses
+from frontend.errors import ApiError, NotFoundError, ServerError, invalid_parameter
+from frontend.routes import chat, compact, conversations, operations, responses
 from frontend.routes.dependencies import service_of
 from frontend.service import Service
 
@@ -32,10 +33,11 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
 
     app = FastAPI(title="Antiphon", version=version("antiphon"), lifespan=lifespan)
     app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(Exception, _unexpected_error)
-    for module in (responses, chat, operations):
+    for module in (compact, responses, conversations, chat, operations):
         app.include_router(module.routes)
     app.include_router(admin_routes(service_of))
     return app
@@ -48,6 +50,12 @@ def _reply(error: ApiError) -> JSONResponse:
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return _reply(error)
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    """What is wrong with a path or a query."""
+    assert isinstance(error, RequestValidationError)
+    return _reply(invalid_parameter(error.errors()[0], skip=1))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -11,7 +11,8 @@ ApiError
 
 import math
 import re
-from typing import ClassVar, TypedDict
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypedDict
 
 from pydantic import ValidationError
 
@@ -144,10 +145,16 @@ def context_length_exceeded(limit: int, tokens: int | None, param: str) -> Inval
     )
 
 
-def invalid_parameter(error: ValidationError) -> InvalidRequestError:
+def first_invalid(error: ValidationError) -> InvalidRequestError:
     """The first of pydantic's errors, as one short sentence that names the parameter."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    param = parameter_path(first["loc"])
+    return invalid_parameter(
+        error.errors(include_url=False, include_context=False, include_input=False)[0]
+    )
+
+
+def invalid_parameter(first: Mapping[str, Any], *, skip: int = 0) -> InvalidRequestError:
+    """One of pydantic's errors; the first `skip` steps of its location are left out."""
+    param = parameter_path(first["loc"][skip:])
     kind = first["type"]
     if kind == "missing":
         return InvalidRequestError(

@@ -22,12 +22,14 @@ Handle = StreamHandle | MergedStreams
 OpenStream = Callable[[], Handle]
 OnEnd = Callable[[Terminal | None], Awaitable[None]]
 """Told of a stream's end, with None if its client has left before."""
+MakeBody = Callable[[bytes], bytes]
 
 
 class GenerationResponse(Response):
     """Sends what `open_stream`'s stream brings. Before the first byte errors have an HTTP status.
 
-    `on_end` is called once for a stream that was opened, before its last bytes are sent. Raises
+    `on_end` is called once for a stream that was opened, before its last bytes are sent, and
+    `make_body` makes the unstreamed reply of what the stream has brought, unless it failed. Raises
     ApiError, before anything is sent, if the stream cannot be opened.
     """
 
@@ -37,8 +39,10 @@ class GenerationResponse(Response):
         streaming: bool,
         headers: dict[str, str],
         on_end: OnEnd | None = None,
+        make_body: MakeBody | None = None,
     ) -> None:
         super().__init__(headers=headers)
+        self._make_body = make_body
         self._on_end = on_end
         self._open_stream = open_stream
         self._streaming = streaming
@@ -102,8 +106,11 @@ class GenerationResponse(Response):
             await handle.wait()
         _raise_unless_encoded(handle)
         await self._end(handle.terminal)
+        body = handle.take()
+        if self._make_body is not None and handle.terminal.reason == "final":
+            body = self._make_body(body)
         await self._start(send, handle.terminal.status, b"application/json")
-        await send({"type": "http.response.body", "body": handle.take()})
+        await send({"type": "http.response.body", "body": body})
 
     async def _start(self, send: Send, status: int, content_type: bytes) -> None:
         headers = [h for h in self.raw_headers if h[0] not in (b"content-length", b"content-type")]

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from frontend.errors import InvalidRequestError, invalid_parameter
+from frontend.errors import InvalidRequestError, first_invalid
 
 MAX_NESTING = 100
 """Levels of nesting in a tool; openai-harmony reads JSON of up to 128 levels, its own included."""
@@ -65,7 +65,7 @@ def validated(model: type[RequestType], value: JsonObject) -> RequestType:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise invalid_parameter(error) from error
+        raise first_invalid(error) from error
 
 
 def refuse(reason: str, *accepted: object) -> BeforeValidator:

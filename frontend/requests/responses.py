@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
-from frontend.errors import InvalidRequestError, invalid_parameter
+from frontend.errors import InvalidRequestError, first_invalid
 from frontend.requests.fields import (
     STRING_OR_LIST,
     CalledName,
@@ -272,7 +272,7 @@ def parse_items(values: list[JsonObject]) -> list[Item]:
     try:
         return _ITEMS.validate_python(values)
     except ValidationError as error:
-        raise invalid_parameter(error) from error
+        raise first_invalid(error) from error
 
 
 Input = Annotated[
@@ -431,6 +431,15 @@ def check_input(request: PromptFields) -> None:
             )
         if request.input == []:
             raise InvalidRequestError("Invalid 'input': must not be empty.", param="input")
+
+
+class CompactRequest(RequestModel):
+    """The body of `POST /v1/responses/compact`."""
+
+    model: ModelName
+    input: Input | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
 
 
 def parse_prompt(body: bytes) -> PromptFields:

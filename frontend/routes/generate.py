@@ -7,7 +7,7 @@ from fastapi import Request
 from fastapi.responses import Response
 from msgspec.structs import replace
 
-from frontend.generation_response import GenerationResponse, OnEnd
+from frontend.generation_response import GenerationResponse, MakeBody, OnEnd
 from frontend.merged import Merge, MergedStreams, open_all
 from frontend.prepare import Prepared
 from frontend.routes.dependencies import request_id
@@ -90,10 +90,10 @@ def generate(
     *,
     merge: MakeMerge | None = None,
     on_end: OnEnd | None = None,
+    make_body: MakeBody | None = None,
 ) -> Response:
     """The response that opens the streams of a request and sends what they say. Several choices
-    are merged by `merge`; `on_end` is called once, before the last bytes are sent or when the
-    client has left."""
+    are merged by `merge`; for `on_end` and `make_body` see GenerationResponse."""
     prepared = planned.prepared
 
     def open_stream() -> StreamHandle | MergedStreams:
@@ -108,5 +108,5 @@ def generate(
         return MergedStreams(handles, merge(handles[0].opening), prepared.streaming)
 
     return GenerationResponse(
-        open_stream, prepared.streaming, {"x-request-id": request_id(request)}, on_end
+        open_stream, prepared.streaming, {"x-request-id": request_id(request)}, on_end, make_body
     )

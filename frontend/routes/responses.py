@@ -4,14 +4,14 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from frontend.conversation import from_responses
-from frontend.errors import InvalidRequestError, OverloadedError
+from frontend.errors import OverloadedError
 from frontend.prepare import prepare_responses, responses_prompt
 from frontend.requests.fields import JsonObject, decode_body
 from frontend.requests.responses import (
@@ -24,10 +24,11 @@ from frontend.requests.responses import (
 )
 from frontend.routes.dependencies import Body, Tenant, TheService, request_id, today
 from frontend.routes.generate import Planned, generate, plan
+from frontend.routes.paging import Limit, Order, page_of
 from frontend.routes.schemas import body_schema
 from frontend.service import Service
 from frontend.state.event_log import frames_after
-from frontend.state.items import input_items, page
+from frontend.state.items import input_items
 from frontend.state.responses import ENDED, begun_response
 from frontend.streams import NoEngineError, NoWorkerError, StreamHandle, TooManyStreamsError
 
@@ -35,9 +36,6 @@ POLL_SECONDS = 0.25
 """How often the store is asked for the end of a response that runs elsewhere."""
 
 routes = APIRouter(tags=["responses"])
-
-Limit = Annotated[int, Query(ge=1, le=100)]
-Order = Annotated[Literal["asc", "desc"], Query()]
 
 
 @routes.post("/v1/responses", openapi_extra=body_schema(ResponsesRequest))
@@ -166,11 +164,7 @@ async def list_input_items(
 ) -> JsonObject:
     """The input of a stored response."""
     stored = await service.responses.find(tenant, response_id)
-    items = msgspec.json.decode(stored.input)
-    found = page(items, after=after, limit=limit, descending=order == "desc")
-    if found is None:
-        raise InvalidRequestError(f"Invalid 'after': there is no item {after!r}.", param="after")
-    return found
+    return page_of(msgspec.json.decode(stored.input), after, limit, order)
 
 
 def _json(body: bytes, headers: dict[str, str]) -> Response:

@@ -12,7 +12,7 @@ from frontend.errors import (
     RateLimitError,
     ServerError,
     context_length_exceeded,
-    invalid_parameter,
+    first_invalid,
     model_not_found,
     parameter_path,
 )
@@ -61,6 +61,6 @@ class _Model(BaseModel):
 def test_only_the_first_mistake_is_told() -> None:
     with pytest.raises(ValidationError) as caught:
         _Model.model_validate({"size": "x" * 1000})
-    error = invalid_parameter(caught.value)
+    error = first_invalid(caught.value)
     assert error.message == "Missing required parameter: 'name'."
     assert (error.param, error.code) == ("name", "missing_required_parameter")
