@@ -26,6 +26,14 @@ LIMITS = LLParserLimits(max_grammar_size=20_000)
 """What is larger is a product of alternatives: a schema of 2 KB can take a second to compile and
 0.1 s a mask. 64 KB of nested objects and 10,000 enum values are far smaller (measured)."""
 
+MOST_INTEGER = 2**53 - 1
+"""The range of integers on which JSON readers agree (RFC 8259, 6): a model that is not held to
+any can write digits for ever."""
+INTEGER = {"type": "integer", "minimum": -MOST_INTEGER, "maximum": MOST_INTEGER}
+_INTEGER_NAME = "antiphon-integer"
+_ANNOTATIONS = {"type", "title", "description", "default", "examples", "$comment"}
+_LITERALS = {"enum", "const", "default", "examples"}
+
 MAX_REMAINDERS = 10_000
 """Of all `multipleOf`s: an automaton has a state for each remainder, and none of llguidance's
 limits bounds that. 10,000 take 21 ms and 15 MB, a million 4 s and 1 GB (measured)."""
@@ -167,13 +175,35 @@ def _first_lines(error: str) -> str:
 
 
 def _schema(text: str) -> str:
-    """A JSON schema with its whitespace bounded. Raises ValueError."""
+    """A JSON schema with its whitespace and its integers bounded. Raises ValueError."""
     schema = json.loads(text)
     if not isinstance(schema, dict):
         raise ValueError("a JSON schema must be an object")
     _check_remainders(schema)
     _check_references(schema)
+    if _bound_integers(schema):
+        defined = schema.get("$defs")
+        known = defined if isinstance(defined, dict) else {}
+        schema["$defs"] = known | {_INTEGER_NAME: INTEGER}
     return json.dumps(schema | {"x-guidance": WHITESPACE})
+
+
+def _bound_integers(schema: dict[str, object]) -> bool:
+    """Give every integer that has no bounds those of INTEGER; whether there was one. They share
+    one definition: each copy of its own takes 0.7 ms to compile (measured)."""
+    found = False
+    rest: list[object] = [schema]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, list):
+            rest += node
+        elif isinstance(node, dict):
+            if node.get("type") == "integer" and node.keys() <= _ANNOTATIONS:
+                del node["type"]
+                node["$ref"] = f"#/$defs/{_INTEGER_NAME}"
+                found = True
+            rest += [value for key, value in node.items() if key not in _LITERALS]
+    return found
 
 
 def _check_remainders(schema: dict[str, object]) -> None:

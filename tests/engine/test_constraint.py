@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher
 from openai_harmony import HarmonyEncodingName, Role, StreamableParser, load_harmony_encoding
 
 from engine.batch import Sampled
@@ -24,7 +25,15 @@ from engine.core import ModelCore
 from engine.penalties import penalties_of
 from engine.sampler import Draw, sample
 from engine.scheduler import Scheduled
-from ipc.grammars import MAX_GRAMMAR_BYTES, GrammarError, check_constraint
+from ipc.grammars import (
+    LIMITS,
+    MAX_GRAMMAR_BYTES,
+    MOST_INTEGER,
+    GrammarError,
+    _byte_tokenizer,
+    check_constraint,
+    grammar_text,
+)
 from ipc.messages import Constraint, EngineInfo, Grammar, Sampling, Tokens
 from ipc.vocabulary import (
     CALL,
@@ -624,3 +633,23 @@ def test_min_tokens_do_not_keep_a_constrained_message_open() -> None:
     assert not sequence.may_stop
     sequence.constraint = TurnConstraint(compile_constraint(FINAL))
     assert sequence.may_stop
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "whole"),
+    [
+        ({"type": "integer"}, str(MOST_INTEGER), True),
+        ({"type": "integer"}, str(-MOST_INTEGER), True),
+        ({"type": "integer"}, str(MOST_INTEGER + 1), False),
+        ({"type": "integer", "title": "N", "default": 10**20}, "9" * 17, False),
+        ({"type": "integer", "maximum": 10**17}, "9" * 17, True),
+        ({"items": {"type": "integer"}}, f"[1, {'9' * 17}]", False),
+        ({"enum": [{"type": "integer"}]}, '{"type": "integer"}', True),
+        ({"type": "object", "properties": {"const": {"type": "integer"}}}, '{"const": 1}', True),
+    ],
+)
+def test_no_integer_is_written_for_ever(schema: object, text: str, whole: bool) -> None:
+    grammar = grammar_text(Grammar("json_schema", json.dumps(schema)))
+    matcher = LLMatcher(_byte_tokenizer(), grammar, log_level=0, limits=LIMITS)
+    tokens = list(text.encode())
+    assert (matcher.try_consume_tokens(tokens) == len(tokens)) is whole
