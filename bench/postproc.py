@@ -12,14 +12,24 @@ from rich.table import Table
 
 from bench.harmony_traces import encoding, turn
 from ipc import codec
-from ipc.messages import ChatFormat, Finish, Open, Owner, ResponsesFormat, Step, Tokens
+from ipc.messages import (
+    ChatFormat,
+    Finish,
+    MessagesFormat,
+    Open,
+    Owner,
+    ResponsesFormat,
+    Step,
+    Tokens,
+)
 from postproc_workers.registry import Registry
 from postproc_workers.tokens import token_table
 
 OWNER = Owner(0, 1)
-FORMATS: dict[str, tuple[str, ResponsesFormat | ChatFormat]] = {
+FORMATS: dict[str, tuple[str, ResponsesFormat | ChatFormat | MessagesFormat]] = {
     "responses": ("resp_0123456789abcdef0123456789abcdef", ResponsesFormat(b'"store":false')),
     "chat": ("chatcmpl-0123456789abcdef0123456789abcdef", ChatFormat()),
+    "messages": ("msg_0123456789abcdef0123456789abcdef", MessagesFormat()),
 }
 
 

@@ -1,7 +1,7 @@
 """The HTTP application: its routes, and how errors are told."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from importlib.metadata import version
@@ -12,10 +12,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from frontend import anthropic
 from frontend.admin import admin_routes
 from frontend.errors import ApiError, NotFoundError, ServerError, invalid_parameter
-from frontend.routes import chat, compact, conversations, operations, responses
-from frontend.routes.dependencies import service_of
+from frontend.routes import chat, compact, conversations, messages, operations, responses
+from frontend.routes.dependencies import request_id, service_of
 from frontend.service import Service
 
 _logger = logging.getLogger(__name__)
@@ -37,25 +38,32 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(Exception, _unexpected_error)
-    for module in (compact, responses, conversations, chat, operations):
+    for module in (compact, responses, conversations, chat, messages, operations):
         app.include_router(module.routes)
     app.include_router(admin_routes(service_of))
     return app
 
 
-def _reply(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body(), error.status, headers=error.headers())
+def _reply(
+    request: Request, error: ApiError, status: int, headers: Mapping[str, str] | None
+) -> JSONResponse:
+    if not anthropic.speaks_anthropic(request):
+        return JSONResponse(error.body(), status, headers=headers)
+    told_id = request_id(request)
+    body = anthropic.error_body(status, error.message, told_id)
+    return JSONResponse(body, status, headers={**(headers or {}), "request-id": told_id})
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _reply(error)
+    return _reply(request, error, error.status, error.headers())
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
     """What is wrong with a path or a query."""
     assert isinstance(error, RequestValidationError)
-    return _reply(invalid_parameter(error.errors()[0], skip=1))
+    told = invalid_parameter(error.errors()[0], skip=1)
+    return _reply(request, told, told.status, told.headers())
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -63,7 +71,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = HTTPStatus(error.status_code).name.lower()
     told = NotFoundError(f"{error.detail}: {request.method} {request.url.path}", code=code)
-    return JSONResponse(told.body(), error.status_code, headers=error.headers)
+    return _reply(request, told, error.status_code, error.headers)
 
 
 async def _client_left(request: Request, error: Exception) -> Response:
@@ -73,4 +81,5 @@ async def _client_left(request: Request, error: Exception) -> Response:
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:
     _logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _reply(ServerError("The server failed to handle this request."))
+    told = ServerError("The server failed to handle this request.")
+    return _reply(request, told, told.status, told.headers())

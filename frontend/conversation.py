@@ -147,8 +147,9 @@ class Conversation:
 
 
 @dataclass(slots=True)
-class _Builder:
-    """Collects turns in the order of the request."""
+class Builder:
+    """Collects turns in the order of the request; what comes `leading` is for the developer
+    message that also declares the functions."""
 
     leading: list[str] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
@@ -156,16 +157,20 @@ class _Builder:
     """Function name by call id."""
 
     def instruct(self, text: str) -> None:
+        """Add instructions."""
         if self.turns:
             self.turns.append(DeveloperMessage(text))
         else:
             self.leading.append(text)
 
     def call(self, call_id: str, name: str, arguments: str, *, custom: bool = False) -> None:
+        """Add a call."""
         self.calls[call_id] = name
         self.turns.append(FunctionCall(name, arguments, custom))
 
     def result(self, call_id: str, output: str, param: str) -> None:
+        """Add the result of an earlier call. Raises InvalidRequestError, at `param`, if there is
+        none with that id."""
         name = self.calls.get(call_id)
         if name is None:
             raise InvalidRequestError(
@@ -247,7 +252,7 @@ def from_responses(
 ) -> Conversation:
     """The conversation of a Responses request, behind the items of its `history`. Raises
     InvalidRequestError."""
-    builder = _Builder()
+    builder = Builder()
     tools = _Tools()
     if request.instructions:
         builder.instruct(request.instructions)
@@ -341,7 +346,7 @@ def responses_format(request: responses.PromptFields) -> OutputFormat | None:
 
 
 def _add_item(
-    builder: _Builder, tools: _Tools, item: responses.Item, path: str, unseal: Unseal
+    builder: Builder, tools: _Tools, item: responses.Item, path: str, unseal: Unseal
 ) -> None:
     match item:
         case responses.Message():
@@ -363,21 +368,21 @@ def _add_item(
                 f"Invalid '{path}.id': there is no item {item.id!r}.", param=f"{path}.id"
             )
         case _:
-            _warn_once("input items of a type that is not known here are skipped", item.type[:64])
+            warn_once("input items of a type that is not known here are skipped", item.type[:64])
 
 
-def _add_reasoning(builder: _Builder, item: responses.ReasoningItem, unseal: Unseal) -> None:
+def _add_reasoning(builder: Builder, item: responses.ReasoningItem, unseal: Unseal) -> None:
     if item.content:
         builder.turns.append(Reasoning(text_of(item.content)))
     elif item.encrypted_content:
         text = unseal("reasoning", item.encrypted_content)
         if text is None:
-            _warn_once("encrypted reasoning that was not sealed here is skipped", "reasoning")
+            warn_once("encrypted reasoning that was not sealed here is skipped", "reasoning")
         else:
             builder.turns.append(Reasoning(text))
 
 
-def _add_compaction(builder: _Builder, item: responses.CompactionItem, unseal: Unseal) -> None:
+def _add_compaction(builder: Builder, item: responses.CompactionItem, unseal: Unseal) -> None:
     text = unseal("compaction", item.encrypted_content)
     if text is None:
         raise InvalidRequestError(
@@ -388,7 +393,7 @@ def _add_compaction(builder: _Builder, item: responses.CompactionItem, unseal: U
     builder.instruct(f"# Summary of the conversation until now\n\n{text}")
 
 
-def _add_message(builder: _Builder, message: responses.Message) -> None:
+def _add_message(builder: Builder, message: responses.Message) -> None:
     text = text_of(message.content)
     match message.role:
         case "user":
@@ -407,7 +412,7 @@ def _add_message(builder: _Builder, message: responses.Message) -> None:
 
 def from_chat(request: chat.ChatRequest) -> Conversation:
     """The conversation of a Chat Completions request. Raises InvalidRequestError."""
-    builder = _Builder()
+    builder = Builder()
     for place, message in enumerate(request.messages):
         match message:
             case chat.InstructionMessage():
@@ -467,7 +472,7 @@ def chat_format(request: chat.ChatRequest) -> OutputFormat | None:
     return None
 
 
-def _add_answer(builder: _Builder, message: chat.AssistantMessage) -> None:
+def _add_answer(builder: Builder, message: chat.AssistantMessage) -> None:
     reasoning = message.reasoning or message.reasoning_content
     if reasoning:
         builder.turns.append(Reasoning(reasoning))
@@ -521,10 +526,10 @@ def _check_choice(tools: Sequence[Tool], choice: Choice) -> None:
 
 def warn_of_left_out(tool: OtherTool) -> None:
     """Say once in the log that the model is not told of tools of this type."""
-    _warn_once("tools of a type that cannot run here are left out", tool.type[:64])
+    warn_once("tools of a type that cannot run here are left out", tool.type[:64])
 
 
 @lru_cache(maxsize=256)
-def _warn_once(what: str, kind: str) -> None:
+def warn_once(what: str, kind: str) -> None:
     """Once for each type: some clients send the same ones with every request."""
     logger.warning("%s: %r", what, kind)

@@ -145,6 +145,15 @@ def context_length_exceeded(limit: int, tokens: int | None, param: str) -> Inval
     )
 
 
+def prompt_too_long(limit: int, tokens: int) -> InvalidRequestError:
+    """The same as Anthropic's clients know it: some read the numbers."""
+    return InvalidRequestError(
+        f"prompt is too long: {tokens} tokens > {limit} maximum",
+        code="context_length_exceeded",
+        param="messages",
+    )
+
+
 def first_invalid(error: ValidationError) -> InvalidRequestError:
     """The first of pydantic's errors, as one short sentence that names the parameter."""
     return invalid_parameter(

@@ -81,8 +81,11 @@ class KeyRing:
             if line.strip()
         )
 
-    def tenant_of(self, authorization: str | None) -> str:
-        """The tenant of an Authorization header. Raises AuthenticationError."""
+    def tenant_of(self, authorization: str | None, api_key: str | None = None) -> str:
+        """The tenant of an Authorization header, or without one of an `x-api-key` header, as
+        Anthropic's clients send it. Raises AuthenticationError."""
+        if authorization is None and api_key is not None:
+            return self.tenant_of_key(api_key.strip())
         scheme, _, key = (authorization or "").strip().partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise AuthenticationError(

@@ -15,10 +15,17 @@ from frontend.conversation import (
     from_responses,
     opens_nothing,
 )
-from frontend.errors import InvalidRequestError, context_length_exceeded, model_not_found
+from frontend.errors import (
+    InvalidRequestError,
+    context_length_exceeded,
+    model_not_found,
+    prompt_too_long,
+)
+from frontend.messages_conversation import from_messages
 from frontend.prompt import PromptRenderer, PromptTooLongError
 from frontend.requests.chat import ChatRequest
 from frontend.requests.fields import JsonObject, OtherChoice, OtherTool, SamplingFields
+from frontend.requests.messages import MessagesPrompt, MessagesRequest
 from frontend.requests.responses import (
     AllowedTools,
     CustomTool,
@@ -36,10 +43,13 @@ from frontend.requests.responses import (
     ToolChoice,
 )
 from frontend.structured import Wanted
-from ipc.messages import ChatFormat, EngineInfo, ResponsesFormat, Sampling
+from ipc.messages import ChatFormat, EngineInfo, MessagesFormat, ResponsesFormat, Sampling
 
-OutputFormat = ResponsesFormat | ChatFormat
+OutputFormat = ResponsesFormat | ChatFormat | MessagesFormat
 ReasoningMember = Literal["reasoning", "reasoning_content"]
+
+BYTES_PER_TOKEN = 4
+"""About so many has English text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +146,48 @@ def prepare_chat(
     )
 
 
+def prepare_messages(
+    request: MessagesRequest, engine: EngineInfo, renderer: PromptRenderer, today: date
+) -> Prepared:
+    """Render and check a Messages request. Raises NotFoundError or InvalidRequestError."""
+    _check_model(request.model, engine)
+    conversation = from_messages(request)
+    prompt = _messages_prompt(conversation, engine, renderer, today)
+    if len(prompt) >= engine.context_length:
+        raise prompt_too_long(engine.context_length - 1, len(prompt))
+    return _prepared(
+        request,
+        conversation,
+        prompt,
+        engine,
+        limit=request.max_tokens,
+        logprobs=None,
+        # A client that asks for JSON reads every text as JSON, a preamble too.
+        output=MessagesFormat(request.shown_thinking, preambles=conversation.format is None),
+        streaming=request.stream is True,
+    )
+
+
+def count_prompt_tokens(
+    request: MessagesPrompt, engine: EngineInfo, renderer: PromptRenderer, today: date
+) -> int:
+    """The tokens of a Messages request's prompt. Raises NotFoundError or InvalidRequestError."""
+    _check_model(request.model, engine)
+    return len(_messages_prompt(from_messages(request), engine, renderer, today))
+
+
+def _messages_prompt(
+    conversation: Conversation, engine: EngineInfo, renderer: PromptRenderer, today: date
+) -> list[int]:
+    try:
+        return renderer.render(conversation, today, engine.context_length)
+    except PromptTooLongError as error:
+        # They were not counted to the end; clients compute from the number what to leave out.
+        about = len(msgspec.json.encode(conversation)) // BYTES_PER_TOKEN
+        limit = engine.context_length - 1
+        raise prompt_too_long(limit, max(about, limit + 1)) from error
+
+
 def _check_model(model: str, engine: EngineInfo) -> None:
     if model != engine.model:
         raise model_not_found(model)
@@ -162,7 +214,7 @@ def _prompt(
 
 
 def _prepared(
-    request: ResponsesRequest | ChatRequest,
+    request: ResponsesRequest | ChatRequest | MessagesRequest,
     conversation: Conversation,
     prompt: list[int],
     engine: EngineInfo,

@@ -274,6 +274,14 @@ class ChatFormat(Message, frozen=True, tag="chat"):
     part: int | None = None
 
 
+class MessagesFormat(Message, frozen=True, tag="messages"):
+    """`POST /v1/messages`. `omitted` thinking is told by its signature alone; without `preambles`
+    they are not told at all."""
+
+    thinking: Literal["shown", "omitted", "hidden"] = "shown"
+    preambles: bool = True
+
+
 class Resume(Message, frozen=True):
     """How far a moved stream had come: its client has all that its first `tokens` tokens made, and
     no event yet with the number `next_sequence`. `begun`: also the opening events."""
@@ -299,7 +307,7 @@ class Open(Message, frozen=True, tag="open"):
     model: str
     created: int
     prompt_tokens: int
-    format: ResponsesFormat | ChatFormat
+    format: ResponsesFormat | ChatFormat | MessagesFormat
     streaming: bool
     tools: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()

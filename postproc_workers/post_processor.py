@@ -9,6 +9,7 @@ from ipc.messages import (
     ErrorResponse,
     Fail,
     Finish,
+    MessagesFormat,
     Open,
     ResponsesFormat,
     TokenLogprobs,
@@ -16,6 +17,7 @@ from ipc.messages import (
 from ipc.vocabulary import FIRST_SPECIAL
 from postproc_workers.encoders import CANCELLED, Encoder, Failure, Usage, server_error
 from postproc_workers.encoders.chat import ChatEncoder
+from postproc_workers.encoders.messages import MessagesEncoder
 from postproc_workers.encoders.responses import ResponsesEncoder
 from postproc_workers.harmony import HarmonyStream
 from postproc_workers.record import make_record
@@ -51,6 +53,8 @@ def make_encoder(opening: Open) -> Encoder:
             return ResponsesEncoder(opening, opening.format)
         case ChatFormat():
             return ChatEncoder(opening, opening.format)
+        case MessagesFormat():
+            return MessagesEncoder(opening, opening.format)
         case _:
             assert_never(opening.format)
 
@@ -70,12 +74,12 @@ class PostProcessor:
         self._opening = opening
         self._encoder = make_encoder(opening)
         limited = bool(opening.stop) or not opening.parallel_tool_calls
-        sink = (
+        self._limits = (
             TurnLimits(self._encoder, opening.stop, opening.parallel_tool_calls)
             if limited
-            else self._encoder
+            else None
         )
-        self._stream = HarmonyStream(sink, token_table(), opening.tools)
+        self._stream = HarmonyStream(self._limits or self._encoder, token_table(), opening.tools)
         self.ended_early = False
         self.cached_tokens = 0
         self.next_sequence = 0
@@ -105,7 +109,8 @@ class PostProcessor:
         status = "stop" if self._stream.ended_early else finish.reason
         self._remember(Ending(now, finish, cut=status == "length"))
         usage = Usage(self._opening.prompt_tokens, self.cached_tokens, self.output_tokens)
-        self._encoder.finish(status, usage, now)
+        stop_sequence = self._limits.stop_sequence if self._limits else None
+        self._encoder.finish(status, usage, now, stop_sequence)
 
     def fail(self, failure: Failure, now: int) -> None:
         self._remember(Ending(now, failure=(*failure,)))

@@ -24,18 +24,21 @@ class StopScanner:
         self._stops = stops
         self._held = ""
 
-    def feed(self, text: str) -> tuple[str, bool]:
-        """What of the text so far is certainly before any stop string, and whether one came."""
+    def feed(self, text: str) -> tuple[str, str | None]:
+        """What of the text so far is certainly before any stop string, and the one that came."""
         text = self._held + text
         found = [
-            (place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0
+            (place + len(stop), place, stop)
+            for stop in self._stops
+            if (place := text.find(stop)) >= 0
         ]
         if found:
             self._held = ""
-            return text[: min(found)[1]], True
+            _, place, stop = min(found)
+            return text[:place], stop
         keep = max(self._overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
-        return text[: len(text) - keep], False
+        return text[: len(text) - keep], None
 
     def finish(self) -> str:
         """The held back end of the text: no stop string came of it."""
@@ -52,9 +55,11 @@ class StopScanner:
 
 
 class TurnLimits:
-    """Stands before a sink; raises EndOfTurn when a limit is met."""
+    """Stands before a sink; raises EndOfTurn when a limit is met. `stop_sequence` is the stop
+    string that ended the turn."""
 
     def __init__(self, sink: MessageSink, stops: Sequence[str], parallel_tool_calls: bool) -> None:
+        self.stop_sequence: str | None = None
         self._sink = sink
         self._scanner = StopScanner(stops) if stops else None
         self._parallel_tool_calls = parallel_tool_calls
@@ -68,10 +73,10 @@ class TurnLimits:
         if self._scanner is None or self._kind not in _VISIBLE:
             self._sink.text(escaped)
             return
-        text, stopped = self._scanner.feed(unescape(escaped))
+        text, self.stop_sequence = self._scanner.feed(unescape(escaped))
         if text:
             self._sink.text(escape(text))
-        if stopped:
+        if self.stop_sequence is not None:
             raise EndOfTurn
 
     def end(self, tokens: int, complete: bool) -> None:

@@ -27,7 +27,8 @@ async def _tenant(request: Request, service: TheService) -> str:
     """The tenant whose key the request carries; the anonymous one if no keys are configured."""
     if service.keys is None:
         return ANONYMOUS
-    return service.keys.tenant_of(request.headers.get("authorization"))
+    headers = request.headers
+    return service.keys.tenant_of(headers.get("authorization"), headers.get("x-api-key"))
 
 
 Tenant = Annotated[str, Depends(_tenant)]

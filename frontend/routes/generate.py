@@ -107,6 +107,6 @@ def generate(
         )
         return MergedStreams(handles, merge(handles[0].opening), prepared.streaming)
 
-    return GenerationResponse(
-        open_stream, prepared.streaming, {"x-request-id": request_id(request)}, on_end, make_body
-    )
+    # The second name is Anthropic's.
+    headers = dict.fromkeys(("x-request-id", "request-id"), request_id(request))
+    return GenerationResponse(open_stream, prepared.streaming, headers, on_end, make_body)

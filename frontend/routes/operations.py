@@ -3,13 +3,15 @@
 import time
 from importlib.metadata import version
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from frontend import anthropic
 from frontend.errors import model_not_found
 from frontend.metrics import registry_of
 from frontend.routes.dependencies import Tenant, TheService
+from frontend.service import Service
 
 REFRESH_SECONDS = 1.0
 _STARTED = int(time.time())
@@ -21,17 +23,27 @@ def _model_object(model: str) -> dict[str, object]:
     return {"id": model, "object": "model", "created": _STARTED, "owned_by": "antiphon"}
 
 
+def _anthropic_model(service: Service) -> dict[str, object]:
+    return anthropic.model_object(service.model.model, _STARTED, service.model.context_length)
+
+
 @routes.get("/v1/models")
-async def list_models(service: TheService, tenant: Tenant) -> dict[str, object]:
+async def list_models(request: Request, service: TheService, tenant: Tenant) -> dict[str, object]:
     """The one model that is served."""
+    if anthropic.speaks_anthropic(request):
+        return anthropic.model_list(_anthropic_model(service))
     return {"object": "list", "data": [_model_object(service.model.model)]}
 
 
 @routes.get("/v1/models/{model:path}")
-async def retrieve_model(model: str, service: TheService, tenant: Tenant) -> dict[str, object]:
+async def retrieve_model(
+    request: Request, model: str, service: TheService, tenant: Tenant
+) -> dict[str, object]:
     """One model by name."""
     if model != service.model.model:
         raise model_not_found(model)
+    if anthropic.speaks_anthropic(request):
+        return _anthropic_model(service)
     return _model_object(model)
 
 

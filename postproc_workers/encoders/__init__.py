@@ -40,7 +40,7 @@ class Encoder(MessageSink, Protocol):
 
     Exactly one of `finish` and `fail` ends it. For an unstreamed request nothing comes before.
     `logprob` is called for each token of a message's text, before that text, if the request asked
-    for log-probabilities.
+    for log-probabilities. `stop_sequence` is the stop string that ended the turn.
     """
 
     pieces: list[bytes]
@@ -49,5 +49,7 @@ class Encoder(MessageSink, Protocol):
 
     def open(self) -> None: ...
     def logprob(self, token: int, entry: TokenLogprobs) -> None: ...
-    def finish(self, status: Status, usage: Usage, now: int) -> None: ...
+    def finish(
+        self, status: Status, usage: Usage, now: int, stop_sequence: str | None = None
+    ) -> None: ...
     def fail(self, failure: Failure, now: int) -> None: ...

@@ -88,7 +88,9 @@ class ChatEncoder:
             whole = b"".join(self._text)
             self._calls.append(b'%b"%b"}}' % (self._call_head, whole))
 
-    def finish(self, status: Status, usage: Usage, now: int) -> None:
+    def finish(
+        self, status: Status, usage: Usage, now: int, stop_sequence: str | None = None
+    ) -> None:
         reason = b"tool_calls" if self._calls and status == "stop" else status.encode()
         whole = self._part is None
         if not self._streaming:

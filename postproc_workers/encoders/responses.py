@@ -141,7 +141,9 @@ class ResponsesEncoder:
             self.reasoning_tokens += tokens
         self._close_item(b"completed" if complete else b"incomplete")
 
-    def finish(self, status: Status, usage: Usage, now: int) -> None:
+    def finish(
+        self, status: Status, usage: Usage, now: int, stop_sequence: str | None = None
+    ) -> None:
         counts = (
             b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":0},'
             b'"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}'

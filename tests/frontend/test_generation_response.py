@@ -18,6 +18,7 @@ from ipc.messages import (
     ChatFormat,
     ErrorResponse,
     Finish,
+    MessagesFormat,
     Open,
     ResponsesFormat,
     TokenLogprobs,
@@ -26,7 +27,7 @@ from postproc_workers.post_processor import PostProcessor
 from postproc_workers.testkit.strategies import encode
 from tests.frontend.local_system import LocalSystem, settle
 from tests.frontend.test_connection import serving
-from tests.postproc_workers.turns import RESPONSES, opening, post_process
+from tests.postproc_workers.turns import RESPONSES, Format, opening, post_process
 
 TOKENS = encode(
     "<|channel|>analysis<|message|>The user greets me.<|end|>"
@@ -35,9 +36,10 @@ TOKENS = encode(
 FIRST, REST = TOKENS[:9], TOKENS[9:]
 STOP = Finish("stop")
 SCOPE: Scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
-FORMATS = pytest.mark.parametrize("form", [RESPONSES, ChatFormat()], ids=["responses", "chat"])
+FORMATS = pytest.mark.parametrize(
+    "form", [RESPONSES, ChatFormat(), MessagesFormat()], ids=["responses", "chat", "messages"]
+)
 STREAMING = pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "unstreamed"])
-Format = ResponsesFormat | ChatFormat
 
 
 class Client:
@@ -226,7 +228,7 @@ def assert_told_once(body: bytes, form: Format, streaming: bool, message: str) -
         assert body.count(b"event: error") == 1
     else:
         assert data[-1]["error"]["message"] == message
-        assert len(re.findall(rb'data: {"error"', body)) == 1
+        assert len(re.findall(rb'"error":{', body)) == 1
 
 
 # --- exceptions in post-processing -------------------------------------------------------------

@@ -8,9 +8,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from frontend.errors import ApiError
-from frontend.prepare import Prepared, prepare_chat, prepare_responses
+from frontend.prepare import (
+    Prepared,
+    count_prompt_tokens,
+    prepare_chat,
+    prepare_messages,
+    prepare_responses,
+)
 from frontend.prompt import PromptRenderer
 from frontend.requests.chat import ChatRequest, parse_chat
+from frontend.requests.messages import (
+    MessagesRequest,
+    parse_messages,
+    parse_messages_prompt,
+)
 from frontend.requests.responses import ResponsesRequest, parse_responses
 from ipc.messages import EngineInfo, GenerationRequest, Open
 from tests.frontend.conftest import TODAY
@@ -74,6 +85,43 @@ CHAT: dict[str, Any] = {
     "stream_options": {"include_usage": True},
     "modalities": ["text"],
     "stop": ["x"],
+}
+MESSAGES: dict[str, Any] = {
+    "model": "gpt-oss-20b",
+    "max_tokens": 5,
+    "system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "system", "content": "x"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "", "signature": "antiphon-eA=="},
+                {"type": "text", "text": "x"},
+                {"type": "tool_use", "id": "t", "name": "f", "input": {"a": [1]}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t",
+                    "content": [{"type": "tool_reference", "tool_name": "g"}],
+                    "is_error": True,
+                }
+            ],
+        },
+    ],
+    "tools": [
+        {"name": "f", "description": "x", "input_schema": SCHEMA, "strict": True},
+        {"name": "g", "input_schema": SCHEMA, "defer_loading": True},
+        {"type": "web_search_20250305", "name": "web_search"},
+    ],
+    "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+    "thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"},
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
+    "stop_sequences": ["x"],
 }
 
 WORDS = st.sampled_from(
@@ -170,9 +218,22 @@ def test_chat(renderer: PromptRenderer, engine: EngineInfo, body: dict[str, Any]
 
 
 @PROFILE
+@given(mutated(MESSAGES, sorted(MessagesRequest.model_fields)))
+@example(MESSAGES)
+def test_messages(renderer: PromptRenderer, engine: EngineInfo, body: dict[str, Any]) -> None:
+    encoded = msgspec.json.encode(body)
+    try:
+        sendable(prepare_messages(parse_messages(encoded), engine, renderer, TODAY))
+    except ApiError as error:
+        well_formed(error)
+    else:
+        assert count_prompt_tokens(parse_messages_prompt(encoded), engine, renderer, TODAY)
+
+
+@PROFILE
 @given(st.binary(max_size=40) | JSON.map(msgspec.json.encode))
 def test_any_body(body: bytes) -> None:
-    for parse in (parse_responses, parse_chat):
+    for parse in (parse_responses, parse_chat, parse_messages):
         try:
             parse(body)
         except ApiError as error:
@@ -182,8 +243,10 @@ def test_any_body(body: bytes) -> None:
 def test_the_requests_that_are_changed_are_good(
     renderer: PromptRenderer, engine: EngineInfo
 ) -> None:
-    """Otherwise the two tests above would see errors alone."""
+    """Otherwise the tests above would see errors alone."""
     responses = parse_responses(msgspec.json.encode(RESPONSES))
     assert prepare_responses(responses, engine, renderer, TODAY).tools == ("f",)
     chat = parse_chat(msgspec.json.encode(CHAT))
     assert prepare_chat(chat, engine, renderer, TODAY).tools == ("f",)
+    messages = parse_messages(msgspec.json.encode(MESSAGES))
+    assert prepare_messages(messages, engine, renderer, TODAY).tools == ("f", "g")

@@ -153,7 +153,7 @@ def test_nothing_of_a_glyph_is_shown_that_begins_behind_a_stop_string() -> None:
 
 
 def test_of_stop_strings_in_one_piece_the_first_that_is_complete_counts() -> None:
-    assert StopScanner(["aba", "b"]).feed("aba") == ("a", True)
+    assert StopScanner(["aba", "b"]).feed("aba") == ("a", "b")
 
 
 def test_nothing_is_read_after_the_end() -> None:
@@ -166,13 +166,14 @@ def test_nothing_is_read_after_the_end() -> None:
     assert sink.messages == [answer("Hi ")]
 
 
-def naive(text: str, stops: list[str]) -> tuple[str, bool]:
+def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
     """Reads `text` character by character."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:
-            return text[: end - max(map(len, found))], True
-    return text, False
+            stop = max(found, key=len)
+            return text[: end - len(stop)], stop
+    return text, None
 
 
 SHORT = st.text("ab\u00e9", max_size=12)
@@ -190,6 +191,6 @@ def test_pieces_do_not_matter(text: str, stops: list[str], data: st.DataObject) 
         if stopped:
             break
     else:
-        stopped = False
+        stopped = None
         sent += scanner.finish()
     assert (sent, stopped) == naive(text, stops)

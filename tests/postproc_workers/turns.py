@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from frontend.prepare import responses_echo
 from frontend.requests.responses import parse_responses
-from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat, TokenLogprobs
+from ipc.messages import ChatFormat, Finish, MessagesFormat, Open, ResponsesFormat, TokenLogprobs
 from ipc.vocabulary import RETURN
 from postproc_workers.encoders import Failure
 from postproc_workers.harmony import HarmonyStream
@@ -28,6 +28,9 @@ RESPONSES = ResponsesFormat(
 )
 
 Steps = Sequence[list[int]]
+Format = ResponsesFormat | ChatFormat | MessagesFormat
+
+_ID_PREFIX = {ResponsesFormat: "resp_", ChatFormat: "chatcmpl-", MessagesFormat: "msg_"}
 
 
 class Message(NamedTuple):
@@ -124,7 +127,7 @@ def read(steps: Steps, *, cut: bool = False, tools: Collection[str] = TOOLS) -> 
 
 
 def opening(
-    output: ResponsesFormat | ChatFormat,
+    output: Format,
     *,
     streaming: bool = True,
     stop: tuple[str, ...] = (),
@@ -134,11 +137,10 @@ def opening(
 ) -> Open:
     """The Open of a turn of which little else matters."""
     root = "0123456789abcdef0123456789abcdef"
-    prefix = "resp" if isinstance(output, ResponsesFormat) else "chatcmpl"
     return Open(
         stream_id=1,
         lease=1,
-        response_id=f"{prefix}_{root}" if prefix == "resp" else f"{prefix}-{root}",
+        response_id=_ID_PREFIX[type(output)] + root,
         model="gpt-oss-20b",
         created=1_765_000_000,
         prompt_tokens=17,

@@ -142,11 +142,12 @@ def test_the_token_limit_and_a_stop_string(server: Server, path: str) -> None:
         assert stopped["choices"][0]["message"]["content"] == " "
 
 
-def connect(server: Server, path: str, body: dict[str, Any]) -> socket.socket:
+def connect(server: Server, path: str, body: dict[str, Any], **headers: str) -> socket.socket:
     """A client that has sent its request and read nothing."""
     client = socket.create_connection(("127.0.0.1", server.port))
     payload = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     client.sendall(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
     return client
 

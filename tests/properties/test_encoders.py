@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ipc.codec import record_of
-from ipc.messages import ChatFormat, Finish, Open, ResponsesFormat
+from ipc.messages import ChatFormat, Finish, MessagesFormat, Open, ResponsesFormat
 from postproc_workers.encoders import Failure
 from postproc_workers.replay import replay
 from postproc_workers.sealing import unseal
@@ -20,9 +20,12 @@ from tests.postproc_workers.event_rules import (
     read_chat_stream,
     read_responses_stream,
 )
-from tests.postproc_workers.turns import RESPONSES, opening, post_process, process
+from tests.postproc_workers.messages_rules import check_message, read_messages_stream
+from tests.postproc_workers.turns import RESPONSES, Format, opening, post_process, process
 
 CHAT = ChatFormat(include_usage=True)
+MESSAGES = MessagesFormat()
+FORMATS = {"responses": RESPONSES, "chat": CHAT, "messages": MESSAGES}
 ANY_TOKENS = turns().map(lambda turn: turn.tokens) | soup()
 FINISHES = st.builds(Finish, st.sampled_from(("stop", "length")))
 FAILURES = st.builds(
@@ -37,8 +40,11 @@ CUSTOM = st.sampled_from([(), ("search",), ("search", "a-b.c")])
 KEY = bytes(range(64))
 
 
-def formats(output: ResponsesFormat | ChatFormat) -> st.SearchStrategy[Any]:
+def formats(output: Format) -> st.SearchStrategy[Any]:
     """Its variants: what of a turn is told besides."""
+    if isinstance(output, MessagesFormat):
+        shown = st.sampled_from(("shown", "omitted", "hidden"))
+        return st.builds(MessagesFormat, shown, st.booleans())
     if isinstance(output, ChatFormat):
         names = st.sampled_from(("reasoning", "reasoning_content"))
         return st.builds(ChatFormat, st.just(output.include_usage), names)
@@ -52,7 +58,7 @@ def formats(output: ResponsesFormat | ChatFormat) -> st.SearchStrategy[Any]:
     )
 
 
-def opens(output: ResponsesFormat | ChatFormat, streaming: bool) -> st.SearchStrategy[Open]:
+def opens(output: Format, streaming: bool) -> st.SearchStrategy[Open]:
     return st.builds(
         lambda variant, stop, parallel, custom: opening(
             variant, streaming=streaming, stop=stop, parallel_tool_calls=parallel, custom=custom
@@ -68,10 +74,10 @@ def unstreamed(opened: Open) -> Open:
     return replace(opened, streaming=False)
 
 
-@pytest.mark.parametrize("output", [RESPONSES, CHAT], ids=["responses", "chat"])
+@pytest.mark.parametrize("output", FORMATS.values(), ids=FORMATS.keys())
 @given(data=st.data(), tokens=ANY_TOKENS, ending=FINISHES | FAILURES, streaming=st.booleans())
 def test_l6_pure_output_bytes_do_not_depend_on_the_cuts(
-    output: ResponsesFormat | ChatFormat,
+    output: Format,
     data: st.DataObject,
     tokens: list[int],
     ending: Finish | Failure,
@@ -154,6 +160,30 @@ def test_a_streamed_completion_is_the_unstreamed_one(
     assert plain["usage"] == chat.usage
 
 
+@given(opens(MESSAGES, streaming=True), ANY_TOKENS, FINISHES)
+def test_a_streamed_message_is_the_unstreamed_one(
+    opened: Open, tokens: list[int], finish: Finish
+) -> None:
+    streamed = read_messages_stream(post_process(opened, [tokens], finish))
+    plain = json.loads(post_process(unstreamed(opened), [tokens], finish))
+    check_message(plain)
+    assert plain == streamed.message
+    assert plain["usage"]["output_tokens"] <= len(tokens)
+    assert plain["stop_sequence"] in (None, *opened.stop)
+    if not opened.stop and opened.parallel_tool_calls:
+        assert (plain["stop_reason"] == "max_tokens") == (finish.reason == "length")
+
+
+@given(opens(MESSAGES, streaming=True), ANY_TOKENS, FAILURES)
+def test_a_failure_ends_a_streamed_message(
+    opened: Open, tokens: list[int], failure: Failure
+) -> None:
+    streamed = read_messages_stream(post_process(opened, [tokens], failure))
+    if streamed.message["stop_reason"] is None:
+        assert streamed.error is not None
+        assert streamed.error["message"] == failure.message
+
+
 @given(ANY_TOKENS, FINISHES)
 def test_both_apis_tell_the_same(tokens: list[int], finish: Finish) -> None:
     response = json.loads(post_process(opening(RESPONSES, streaming=False), [tokens], finish))
@@ -167,3 +197,25 @@ def test_both_apis_tell_the_same(tokens: list[int], finish: Finish) -> None:
     assert "\n\n".join(filter(None, texts)) == (message["content"] or "")
     usage = completion["usage"]
     assert response["usage"]["output_tokens_details"] == usage["completion_tokens_details"]
+
+
+@given(ANY_TOKENS, FINISHES)
+def test_anthropics_api_tells_the_same(tokens: list[int], finish: Finish) -> None:
+    response = json.loads(post_process(opening(RESPONSES, streaming=False), [tokens], finish))
+    content = json.loads(post_process(opening(MESSAGES, streaming=False), [tokens], finish))[
+        "content"
+    ]
+    items = [
+        (item["type"], _full_name(item) if "name" in item else item["content"][0]["text"])
+        for item in response["output"]
+        if "name" in item or item["content"][0]["text"]
+    ]
+    kinds = {"thinking": "reasoning", "text": "message", "tool_use": "function_call"}
+    assert items == [
+        (kinds[block["type"]], block.get("name") or block.get("text") or block.get("thinking"))
+        for block in content
+    ]
+
+
+def _full_name(call: dict[str, Any]) -> str:
+    return ".".join(filter(None, (call.get("namespace"), call["name"])))

@@ -7,22 +7,20 @@ from hypothesis import strategies as st
 
 from ipc.messages import (
     Abort,
-    ChatFormat,
     Fail,
     Finish,
     Open,
     Output,
     Outputs,
     Owner,
-    ResponsesFormat,
     Resume,
     Step,
     Tokens,
 )
 from postproc_workers.registry import Registry
 from postproc_workers.testkit.strategies import steps
-from tests.postproc_workers.turns import NOW, RESPONSES, opening, post_process
-from tests.properties.test_encoders import ANY_TOKENS, CHAT, FINISHES, opens
+from tests.postproc_workers.turns import NOW, RESPONSES, Format, opening, post_process
+from tests.properties.test_encoders import ANY_TOKENS, CHAT, FINISHES, FORMATS, opens
 
 OWNER = Owner(0, 1)
 
@@ -78,10 +76,10 @@ class MovingStream:
             self.ended = output.terminal is not None
 
 
-@pytest.mark.parametrize("output", [RESPONSES, CHAT], ids=["responses", "chat"])
+@pytest.mark.parametrize("output", FORMATS.values(), ids=FORMATS.keys())
 @given(data=st.data(), tokens=ANY_TOKENS, finish=FINISHES, streaming=st.booleans())
 def test_l12_a_moved_stream_is_unbroken(
-    output: ResponsesFormat | ChatFormat,
+    output: Format,
     data: st.DataObject,
     tokens: list[int],
     finish: Finish,
