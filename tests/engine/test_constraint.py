@@ -653,3 +653,17 @@ def test_no_integer_is_written_for_ever(schema: object, text: str, whole: bool) 
     matcher = LLMatcher(_byte_tokenizer(), grammar, log_level=0, limits=LIMITS)
     tokens = list(text.encode())
     assert (matcher.try_consume_tokens(tokens) == len(tokens)) is whole
+
+
+SPACES = Constraint(calls={"f": JSON, "n.f": JSON, "p": LARK}, custom=("p",), must_call=True)
+
+
+def test_tools_of_namespaces_and_custom_ones_are_called() -> None:
+    to = "<|channel|>commentary to="
+    assert text_of(allowed_after(SPACES, to)) >= {"functions", "n"}
+    assert text_of(allowed_after(SPACES, f"{to}n")) == {".f"}
+    assert allowed_after(SPACES, f"{to}functions.p") == {MESSAGE}
+    assert text_of(allowed_after(SPACES, f"{to}functions.p<|message|>")) >= {"a", "b"}
+    assert "{" not in text_of(allowed_after(SPACES, f"{to}functions.p<|message|>"))
+    bound = allowed_after(SPACES, f'{to}n.f <|constrain|>json<|message|>{{"x":')
+    assert "a" not in text_of(bound)

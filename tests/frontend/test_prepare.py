@@ -311,3 +311,46 @@ def test_nothing_but_api_errors_for_a_bad_call_history(edge: Edge) -> None:
     with pytest.raises(ApiError) as caught:
         edge.chat(messages=[USER, answer, {**result, "tool_call_id": "c2"}])
     assert (caught.value.status, caught.value.param) == (400, "messages[2].tool_call_id")
+
+
+def test_the_earliest_turns_are_left_out_if_that_is_asked(
+    edge: Edge, harmony: HarmonyEncoding
+) -> None:
+    turns = [{"role": "user", "content": f"Turn {n}. " + "word " * 500} for n in range(20)]
+    with pytest.raises(InvalidRequestError) as caught:
+        edge.responses(input=turns)
+    assert caught.value.code == "context_length_exceeded"
+    prompt = edge.responses(input=turns, instructions="Be brief.", truncation="auto").prompt
+    text = harmony.decode(prompt)
+    assert len(prompt) < edge.engine.context_length
+    assert "Be brief." in text
+    kept = [n for n in range(20) if f"Turn {n}." in text]
+    assert kept == list(range(kept[0], 20))
+    assert len(kept) == 7
+
+
+def test_no_result_is_left_without_its_call(edge: Edge, harmony: HarmonyEncoding) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "x " * 2500}
+    result = {"type": "function_call_output", "call_id": "c", "output": "RESULT " + "y " * 1000}
+    last = {"role": "user", "content": "Last. " + "z " * 900}
+    prompt = edge.responses(input=[call, result, last], truncation="auto").prompt
+    text = harmony.decode(prompt)
+    assert "Last." in text
+    assert "RESULT" not in text
+
+
+def test_one_turn_that_is_too_long_cannot_be_left_out(edge: Edge) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        edge.responses(input="word " * 5000, truncation="auto")
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_logprobs_and_choices_are_asked_for(edge: Edge) -> None:
+    include = ["message.output_text.logprobs"]
+    assert edge.responses().sampling.logprobs is None
+    assert edge.responses(include=include).sampling.logprobs == 0
+    assert edge.responses(top_logprobs=3).sampling.logprobs == 3
+    assert edge.chat().sampling.logprobs is None
+    assert edge.chat(logprobs=True).sampling.logprobs == 0
+    assert edge.chat(logprobs=True, top_logprobs=5).sampling.logprobs == 5
+    assert (edge.chat().choices, edge.chat(n=3).choices) == (1, 3)

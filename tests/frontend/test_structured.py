@@ -296,3 +296,64 @@ def test_a_bias_for_no_token(edge: Edge) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         edge.chat(logit_bias={"999999": 1})
     assert caught.value.param == "logit_bias"
+
+
+PATCH = """
+start: head change+ tail
+head: "*** Begin" LF
+tail: "*** End" LF?
+change: "*** File: " path LF hunk?
+hunk: (("@@" | "@@ " /(.+)/) LF)? line+
+line: ("+" | "-" | " ") /(.*)/ LF -> line
+path: /(.+)/
+%import common.LF
+"""
+LARK = {"type": "grammar", "syntax": "lark", "definition": PATCH}
+
+
+def custom_tool(api: str, name: str, form: dict[str, Any] | None = None) -> dict[str, Any]:
+    if api == "responses":
+        return {"type": "custom", "name": name, "format": form}
+    if form is not None and form["type"] == "grammar":
+        inner = {k: v for k, v in form.items() if k != "type"}
+        form = {"type": "grammar", "grammar": inner}
+    return {"type": "custom", "custom": {"name": name, "format": form}}
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_custom_tools(edge: Edge, api: str) -> None:
+    prepare: Callable[..., Prepared] = getattr(edge, api)
+    plain, bound = custom_tool(api, "p", {"type": "text"}), custom_tool(api, "b", LARK)
+    prepared = prepare(tools=[plain])
+    assert (prepared.tools, prepared.custom) == (("p",), ("p",))
+    assert constraint(prepared) is None
+    grammar = Grammar("lark", PATCH)
+    assert constraint(prepare(tools=[plain, bound])) == Constraint(
+        calls={"p": None, "b": grammar}, custom=("p", "b")
+    )
+    assert constraint(prepare(tools=[plain], tool_choice="required")) == Constraint(
+        calls={"p": None}, must_call=True, custom=("p",)
+    )
+    with pytest.raises(InvalidRequestError) as caught:
+        constraint(prepare(tools=[custom_tool(api, "b", {**LARK, "definition": "start: ("})]))
+    assert caught.value.code == "invalid_grammar"
+    assert caught.value.param is not None
+    assert caught.value.param.endswith("definition")
+
+
+def test_tools_of_a_namespace(edge: Edge) -> None:
+    space = {"type": "namespace", "name": "n", "tools": responses_tools(STRICT)}
+    named = {"type": "function", "name": "f", "namespace": "n"}
+    prepared = edge.responses(tools=[space, *responses_tools(G)], tool_choice=named)
+    assert prepared.tools == ("n.f", "g")
+    assert constraint(prepared) == Constraint(calls={"n.f": GRAMMAR}, must_call=True)
+
+
+def test_allowed_tools_are_all_shown_and_others_not_called(edge: Edge) -> None:
+    allowed = {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}
+    tools = responses_tools(F, G)
+    auto = edge.responses(tools=tools, tool_choice={**allowed, "mode": "auto"})
+    assert auto.prompt == edge.responses(tools=tools).prompt
+    assert constraint(auto) == Constraint(calls={"f": None})
+    required = edge.responses(tools=tools, tool_choice={**allowed, "mode": "required"})
+    assert constraint(required) == Constraint(calls={"f": GRAMMAR}, must_call=True)
