@@ -96,6 +96,13 @@ class Engine(StrEnum):
     VLLM = "vllm"
 
 
+class Switch(StrEnum):
+    """Whether something is done."""
+
+    ON = "on"
+    OFF = "off"
+
+
 class ReasoningField(StrEnum):
     """Where Chat Completions tells the reasoning."""
 
@@ -362,6 +369,13 @@ def serve(
             dir_okay=False,
         ),
     ] = None,
+    stream_error_event: Annotated[
+        Switch,
+        typer.Option(
+            help="Whether a Responses stream that fails has an [bold]error[/] event before "
+            "[bold]response.failed[/]; some clients cannot read it."
+        ),
+    ] = Switch.ON,
     reasoning_field: Annotated[
         ReasoningField, typer.Option(help="Member of Chat's messages that has the reasoning.")
     ] = ReasoningField.REASONING,
@@ -424,6 +438,7 @@ def serve(
         store_seconds=store_days * 24 * 3600,
         store_count=store_count,
         seal_key=str(seal_key or data_directory() / SEAL_KEY_FILE),
+        stream_error_event=stream_error_event is Switch.ON,
         reasoning_member=reasoning_field.value,
         log_level=log_level.value,
     )

@@ -82,6 +82,7 @@ def prepare_responses(
     unseal: Unseal = opens_nothing,
     seal_key: bytes = b"",
     stored: bool = False,
+    error_event: bool = True,
 ) -> Prepared:
     """Render and check a Responses request, behind the items of its `history`. `seal_key` is for
     reasoning that the client is to keep. Raises NotFoundError or InvalidRequestError."""
@@ -94,6 +95,7 @@ def prepare_responses(
         sealed=request.encrypted_reasoning,
         seal_key=seal_key if request.encrypted_reasoning else b"",
         queued=background,
+        error_event=error_event,
     )
     return _prepared(
         request,

@@ -35,5 +35,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True):
     store_count: int = DEFAULT_STORE_COUNT
     seal_key: str | None = None
     """File of the key that reasoning is sealed with; None: a key of this process's life."""
+    stream_error_event: bool = True
+    """Whether a Responses stream that fails has an `error` event before `response.failed`."""
     reasoning_member: Literal["reasoning", "reasoning_content"] = "reasoning"
     log_level: str = "warning"

@@ -251,7 +251,8 @@ class ResponsesFormat(Message, frozen=True, tag="responses"):
 
     With `summary` the reasoning is told as its summary, too; if it is `sealed`, also encrypted with
     `seal_key`, for the client that sends it back. `queued`: the response began in the background.
-    `retrieved`: it is made again from its record, and its failure is told as a response, too.
+    `retrieved`: it is made again from its record, and its failure is told as a response, too. With
+    `error_event` a stream that fails has an `error` event before `response.failed`.
     """
 
     echo: bytes
@@ -260,6 +261,7 @@ class ResponsesFormat(Message, frozen=True, tag="responses"):
     seal_key: bytes = b""
     queued: bool = False
     retrieved: bool = False
+    error_event: bool = True
 
 
 class ChatFormat(Message, frozen=True, tag="chat"):

@@ -59,6 +59,7 @@ async def create_response(
         unseal=partial(service.responses.unseal, tenant),
         seal_key=service.responses.seal_key,
         stored=keep,
+        error_event=service.settings.stream_error_event,
     )
     planned = await plan(prepared, tenant, f"resp_{root}", keep=keep)
     if not keep:

@@ -170,7 +170,7 @@ class ResponsesEncoder:
             self._close_item(b"incomplete")
         code, message = string(failure.code), string(failure.message)
         cancelled = failure.code == CANCELLED
-        if self._streaming and not cancelled:
+        if self._streaming and self._format.error_event and not cancelled:
             self._event(b"error", b'"code":%b,"message":%b,"param":null' % (code, message))
         error = b"null" if cancelled else b'{"code":%b,"message":%b}' % (code, message)
         status = b"cancelled" if cancelled else b"failed"

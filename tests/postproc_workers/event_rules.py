@@ -190,7 +190,7 @@ class _ResponsesReader:
         error = self._take("error") if failed else {}
         assert self._next in STATUS_OF_END
         cancelled = self._events[self._place]["response"]["status"] == "cancelled"
-        assert (self._next == "response.failed") == (failed or cancelled)
+        assert not failed or self._next == "response.failed"
         status = "cancelled" if cancelled else STATUS_OF_END[self._next]
         last = self._response(self._next, status)
         assert self._place == len(self._events), "nothing comes after the end"

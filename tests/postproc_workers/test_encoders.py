@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from ipc.messages import ChatFormat, Finish
@@ -310,3 +311,23 @@ def test_glyphs_are_never_split_over_deltas(cut: Callable[[list[int]], Steps]) -
     ).events
     deltas = [e["delta"] for e in events if e["type"].endswith(".delta")]
     assert deltas == ["Hello", " ", "\U0001faf6", " world", "."]
+
+
+def test_a_stream_that_fails_may_have_no_error_event() -> None:
+    failure = Failure(500, "server_error", "server_error", "broken")
+    told = {}
+    for event in (True, False):
+        form = msgspec.structs.replace(RESPONSES, error_event=event)
+        body = post_process(opening(form), [[]], failure)
+        told[event] = [e["type"] for e in read_responses_stream(body).events]
+    assert told[True][-2:] == ["error", "response.failed"]
+    assert told[False] == [kind for kind in told[True] if kind != "error"]
+
+
+def test_a_cancelled_response_ends_without_an_error() -> None:
+    failure = Failure(499, "invalid_request_error", "cancelled", "the response was cancelled")
+    said = encode("<|channel|>final<|message|>Hi")
+    stream = read_responses_stream(post_process(opening(RESPONSES), [said], failure))
+    assert stream.events[-1]["type"] == "response.failed"
+    assert (stream.response["status"], stream.response["error"]) == ("cancelled", None)
+    assert stream.response["output"][0]["content"][0]["text"] == "Hi"

@@ -49,9 +49,15 @@ def formats(output: Format) -> st.SearchStrategy[Any]:
         names = st.sampled_from(("reasoning", "reasoning_content"))
         return st.builds(ChatFormat, st.just(output.include_usage), names)
     return st.builds(
-        lambda summary, sealed, queued: ResponsesFormat(
-            output.echo, summary, sealed, KEY if sealed else b"", queued
+        lambda summary, sealed, queued, error_event: ResponsesFormat(
+            output.echo,
+            summary,
+            sealed,
+            KEY if sealed else b"",
+            queued,
+            error_event=error_event,
         ),
+        st.booleans(),
         st.booleans(),
         st.booleans(),
         st.booleans(),
