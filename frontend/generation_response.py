@@ -22,15 +22,17 @@ Handle = StreamHandle | MergedStreams
 OpenStream = Callable[[], Handle]
 OnEnd = Callable[[Terminal | None], Awaitable[None]]
 """Told of a stream's end, with None if its client has left before."""
+OnOpen = Callable[[], OnEnd]
+"""Told that a stream was opened; what it returns is told of its end."""
 MakeBody = Callable[[bytes], bytes]
 
 
 class GenerationResponse(Response):
     """Sends what `open_stream`'s stream brings. Before the first byte errors have an HTTP status.
 
-    `on_end` is called once for a stream that was opened, before its last bytes are sent, and
-    `make_body` makes the unstreamed reply of what the stream has brought, unless it failed. Raises
-    ApiError, before anything is sent, if the stream cannot be opened.
+    What `on_open` returns is called once for a stream that was opened, before its last bytes are
+    sent, and `make_body` makes the unstreamed reply of what the stream has brought, unless that
+    failed. Raises ApiError, before anything is sent, if the stream cannot be opened.
     """
 
     def __init__(
@@ -38,17 +40,20 @@ class GenerationResponse(Response):
         open_stream: OpenStream,
         streaming: bool,
         headers: dict[str, str],
-        on_end: OnEnd | None = None,
+        on_open: OnOpen | None = None,
         make_body: MakeBody | None = None,
     ) -> None:
         super().__init__(headers=headers)
         self._make_body = make_body
-        self._on_end = on_end
+        self._on_open = on_open
+        self._on_end: OnEnd | None = None
         self._open_stream = open_stream
         self._streaming = streaming
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handle = self._open()
+        if self._on_open is not None:
+            self._on_end = self._on_open()
         work = asyncio.ensure_future(self._serve(handle, send))
         leave = asyncio.ensure_future(_client_left(receive))
         overflow = asyncio.ensure_future(handle.overflowed.wait())

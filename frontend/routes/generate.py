@@ -7,7 +7,7 @@ from fastapi import Request
 from fastapi.responses import Response
 from msgspec.structs import replace
 
-from frontend.generation_response import GenerationResponse, MakeBody, OnEnd
+from frontend.generation_response import GenerationResponse, MakeBody, OnOpen
 from frontend.merged import Merge, MergedStreams, open_all
 from frontend.prepare import Prepared
 from frontend.routes.dependencies import request_id
@@ -89,11 +89,11 @@ def generate(
     planned: Planned,
     *,
     merge: MakeMerge | None = None,
-    on_end: OnEnd | None = None,
+    on_open: OnOpen | None = None,
     make_body: MakeBody | None = None,
 ) -> Response:
     """The response that opens the streams of a request and sends what they say. Several choices
-    are merged by `merge`; for `on_end` and `make_body` see GenerationResponse."""
+    are merged by `merge`; for `on_open` and `make_body` see GenerationResponse."""
     prepared = planned.prepared
 
     def open_stream() -> StreamHandle | MergedStreams:
@@ -109,4 +109,4 @@ def generate(
 
     # The second name is Anthropic's.
     headers = dict.fromkeys(("x-request-id", "request-id"), request_id(request))
-    return GenerationResponse(open_stream, prepared.streaming, headers, on_end, make_body)
+    return GenerationResponse(open_stream, prepared.streaming, headers, on_open, make_body)

@@ -67,7 +67,8 @@ async def create_response(
     items = input_items(value.get("input") or [], root)
     begun = begun_response(tenant, planned.opening(0, 0), asked, items)
     if not asked.background:
-        return generate(request, service, planned, on_end=service.responses.begin_soon(begun))
+        on_open = partial(service.responses.begin_soon, begun)
+        return generate(request, service, planned, on_open=on_open)
     running = await service.responses.run(begun, _open(service, planned))
     headers = {"x-request-id": request_id(request)}
     if asked.stream:

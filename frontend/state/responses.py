@@ -241,9 +241,13 @@ class ResponseState:
         end."""
         beginning = self._spawn(self._begin(begun))
 
-        async def on_end(terminal: Terminal | None) -> None:
+        async def end(terminal: Terminal | None) -> None:
             await beginning
             await self.end(begun, terminal)
+
+        async def on_end(terminal: Terminal | None) -> None:
+            # It is stored though the client's leaving cancels whoever waits for that.
+            await asyncio.shield(self._spawn(end(terminal)))
 
         return on_end
 

@@ -166,7 +166,7 @@ REGISTRY_FAULTS = [
     fault(
         "repeated tokens are processed again",
         REGISTRY,
-        ("            ids = ids[stream.position - entry.start :]\n", ""),
+        ("            ids, logprobs = _from(stream.position - entry.start, ids, logprobs)\n", ""),
     ),
     fault(
         "a gap in the tokens is passed over",
