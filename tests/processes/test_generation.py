@@ -220,9 +220,9 @@ def test_mistakes_are_told_by_name_and_open_nothing(server: Server) -> None:
         (RESPONSES, {"model": "scripted"}, 400, "input"),
         (RESPONSES, {"model": "other", "input": "Hi"}, 404, "model"),
         (RESPONSES, responses_body(Seed.ANSWER, temperature=9), 400, "temperature"),
-        (RESPONSES, responses_body(Seed.ANSWER, background=True), 400, "background"),
+        (RESPONSES, responses_body(Seed.ANSWER, background=True, store=False), 400, "background"),
         (CHAT, {"model": "scripted", "messages": []}, 400, "messages"),
-        (CHAT, chat_body(Seed.ANSWER, n=2), 400, "n"),
+        (CHAT, chat_body(Seed.ANSWER, n=200), 400, "n"),
     ]
     for path, body, status, param in cases:
         got, told = server.post(path, body)
