@@ -319,7 +319,12 @@ def _oldest(
 ) -> ColumnElement[bool]:
     """Whether a row is among the `count` oldest of those that meet a condition."""
     keys = (table.c.tenant, table.c.id)
-    found = select(*keys).where(condition).order_by(table.c[age], table.c.id).limit(count)
+    found = (
+        select(*keys)
+        .where(condition)
+        .order_by(table.c[age], table.c.id, table.c.tenant)
+        .limit(count)
+    )
     return tuple_(*keys).in_(found)
 
 
