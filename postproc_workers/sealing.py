@@ -36,11 +36,14 @@ def unseal(key: bytes, kind: Kind, tenant: str, sealed: str) -> str | None:
     """The text of `seal`; None if it is not of this key, kind and tenant."""
     if not sealed.startswith(_MARK):
         return None
+    text = sealed.removeprefix(_MARK)
     try:
-        raw = base64.urlsafe_b64decode(sealed.removeprefix(_MARK))
+        raw = base64.urlsafe_b64decode(text)
+        if base64.urlsafe_b64encode(raw).decode() != text:  # the decoder passes over much
+            return None
         packed = AESSIV(key).decrypt(raw, [kind.encode(), tenant.encode()])
     except (binascii.Error, ValueError, InvalidTag):
         return None
     opened = zlib.decompressobj()
-    text = opened.decompress(packed, MAX_TEXT)
-    return text.decode() if opened.eof else None
+    found = opened.decompress(packed, MAX_TEXT)
+    return found.decode() if opened.eof else None

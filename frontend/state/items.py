@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from frontend.requests.fields import JsonObject
+from frontend.store import is_id
 
 _ID_PREFIXES = {
     "message": "msg",
@@ -20,21 +21,24 @@ _TEXT_TYPES = {"assistant": "output_text"}
 
 def input_items(given: object, root: str) -> list[JsonObject]:
     """The input of a checked request as items with ids: those it has, or new ones that lead to the
-    response `resp_ROOT`."""
+    response `resp_ROOT`. No two have the same."""
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     assert isinstance(given, list)
-    return [_stored(item, root, place) for place, item in enumerate(given)]
+    known: set[str] = set()
+    return [_stored(item, root, place, known) for place, item in enumerate(given)]
 
 
-def _stored(item: JsonObject, root: str, place: int) -> JsonObject:
+def _stored(item: JsonObject, root: str, place: int, known: set[str]) -> JsonObject:
     kind = item.get("type") or "message"
     members = dict(item)
     if kind == "message" and isinstance(item.get("content"), str):
         text = _TEXT_TYPES.get(str(item.get("role")), "input_text")
         members["content"] = [{"type": text, "text": item["content"]}]
     made = f"{_ID_PREFIXES.get(kind, 'item')}_{root}i{place:02x}"
-    first = {"id": item.get("id") or made, "type": kind}
+    own = item.get("id")
+    first = {"id": own if own and is_id(own) and own not in known else made, "type": kind}
+    known.add(first["id"])
     return first | {"status": "completed"} | {k: v for k, v in members.items() if k not in first}
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 from postproc_workers.sealing import KEY_BYTES, make_key
@@ -43,10 +44,14 @@ def _made(path: Path) -> bytes:
     """A new key, or the one that another process has just made there."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = make_key()
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.touch(mode=0o600)
+    # Readable by its user alone; of a name that no other process takes, in whatever container.
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    partial = Path(name)
     try:
-        partial.write_bytes(key)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key)
+            file.flush()
+            os.fsync(descriptor)
         os.link(partial, path)
     except FileExistsError:
         found = _loaded(path)

@@ -6,19 +6,23 @@ one, together: a commit costs the same for one write and for a hundred.
 
 import asyncio
 import os
+import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import platformdirs
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DisconnectionError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -27,11 +31,19 @@ FILE_NAME = "antiphon.db"
 READERS = 4
 BUSY_SECONDS = 20
 """How long a write waits for another process's."""
+CONNECT_SECONDS = 10
+"""How long a connection to PostgreSQL may take, and one be silent before it is asked whether it
+still is."""
 MAX_TOGETHER = 512
 """Writes of one transaction."""
 _MIGRATION_LOCK = 0x616E7469
 """Of PostgreSQL's advisory locks, one that nobody else will take."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+_OUT_OF_REACH = ("08", "57P", "55P03")
+"""How those of PostgreSQL's error codes begin that are nobody's own: connection lost, server
+stopping, lock not given."""
 
 
 class StoreError(Exception):
@@ -53,8 +65,11 @@ def checked_url(url: str) -> URL:
     """The URL of a database that can be used. Raises StoreError."""
     try:
         found = make_url(url)
-    except ArgumentError as error:
-        raise StoreError(f"{url!r} is no database URL") from error
+    except (ArgumentError, ValueError):
+        # Neither the URL nor what was made of it is shown: it may have a password in it.
+        raise StoreError(
+            "it is no database URL: use sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE"
+        ) from None
     match found.drivername:
         case "sqlite":
             if not found.database or found.database == ":memory:":
@@ -73,6 +88,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self._url = checked_url(url)
+        self._closed = False
         self._queue: SimpleQueue[tuple[Work[Any], _Waiter] | None] = SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-read")
         self._engine = _make_engine(self._url)
@@ -91,12 +107,14 @@ class Database:
 
     async def read(self, work: Work[T]) -> T:
         """Run `work` in a thread."""
+        self._check_open()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._read, work)
 
     async def write(self, work: Work[T]) -> T:
         """Run `work` in the next transaction; when this returns, it is committed. It may be run
         twice, if another one's work fails, and is carried out though nobody waits any longer."""
+        self._check_open()
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop, loop.create_future())
         self._queue.put((work, waiter))
@@ -105,10 +123,18 @@ class Database:
 
     async def close(self) -> None:
         """Commit what is queued, and let go of the database."""
+        self._closed = True
         self._queue.put(None)
-        await asyncio.to_thread(self._writer.join)
+        await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
+        self._writer.join()
         self._readers.shutdown()
         self._engine.dispose()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("it is closed")
 
     def _read(self, work: Work[T]) -> T:
         try:
@@ -131,22 +157,29 @@ class Database:
             if last:
                 return
 
-    def _commit(self, entries: list[tuple[Work[Any], "_Waiter"]]) -> None:
+    def _commit(self, entries: "Sequence[tuple[Work[Any], _Waiter]]") -> bool:
+        """Commit what can be; whether the database could be reached."""
         try:
             with self._engine.begin() as connection:
                 results = [work(connection) for work, _ in entries]
-        except SQLAlchemyError as error:
-            if len(entries) == 1:
-                entries[0][1].fail(_told(error))
-            else:
-                for entry in entries:
-                    self._commit([entry])
         except Exception as error:
-            for _, waiter in entries:
-                waiter.fail(error)
-        else:
-            for (_, waiter), result in zip(entries, results, strict=True):
-                waiter.succeed(result)
+            reached = not _is_out_of_reach(error)
+            if reached and len(entries) > 1:
+                return self._commit_each(entries)
+            _fail(entries, error)
+            return reached
+        for (_, waiter), result in zip(entries, results, strict=True):
+            waiter.succeed(result)
+        return True
+
+    def _commit_each(self, entries: "Sequence[tuple[Work[Any], _Waiter]]") -> bool:
+        """Commit each by itself, so that what is wrong with one costs the others nothing."""
+        for place, entry in enumerate(entries):
+            if not self._commit([entry]):
+                # Not a time-out for each of them.
+                _fail(entries[place + 1 :], StoreError("it cannot be reached"))
+                return False
+        return True
 
 
 class _Waiter:
@@ -167,8 +200,15 @@ class _Waiter:
             if not self.future.done():
                 settle()
 
-        if not self._loop.is_closed():
+        # A closed loop has nobody who waits.
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(unless_gone)
+
+
+def _fail(entries: Sequence[tuple[Work[Any], _Waiter]], error: Exception) -> None:
+    told = _told(error) if isinstance(error, SQLAlchemyError) else error
+    for _, waiter in entries:
+        waiter.fail(told)
 
 
 def migrate(engine: Engine) -> None:
@@ -193,20 +233,25 @@ def migrate(engine: Engine) -> None:
 
 
 def _make_engine(url: URL) -> Engine:
-    if url.get_backend_name() != "sqlite":
-        return create_engine(url, pool_size=READERS + 1, max_overflow=0, pool_pre_ping=True)
+    return _sqlite_engine(url) if url.drivername == "sqlite" else _postgresql_engine(url)
+
+
+def _sqlite_engine(url: URL) -> Engine:
     assert url.database is not None
-    directory = Path(url.database).parent
+    path = Path(url.database)
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            path.touch(mode=0o600)
     except OSError as error:
-        raise StoreError(f"cannot make {directory}: {error.strerror}") from error
-    engine = create_engine(
-        url,
-        pool_size=READERS + 1,
-        max_overflow=0,
-        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
-    )
+        raise StoreError(f"cannot make {path}: {error.strerror}") from error
+
+    def connect() -> sqlite3.Connection:
+        # A file that is gone is not made anew, without its tables.
+        uri = f"file:{quote(url.database or '')}?mode=rw"
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
+
+    engine = create_engine(url, creator=connect, pool_size=READERS + 1, max_overflow=0)
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _: object) -> None:
@@ -220,7 +265,57 @@ def _make_engine(url: URL) -> Engine:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
+    @event.listens_for(engine, "connect")
+    def note_file(_: Any, record: ConnectionPoolEntry) -> None:
+        record.info["file"] = _file_at(path)
+
+    @event.listens_for(engine, "checkout")
+    def check_file(_: Any, record: ConnectionPoolEntry, __: object) -> None:
+        # SQLite writes on into a file that has been deleted, and nobody notices.
+        if _file_at(path) != record.info["file"]:
+            raise DisconnectionError
+
     return engine
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file is there."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _postgresql_engine(url: URL) -> Engine:
+    seconds = {"connect_timeout": CONNECT_SECONDS, "keepalives_idle": CONNECT_SECONDS}
+    seconds |= {"keepalives_interval": 5, "keepalives_count": 3}
+    engine = create_engine(
+        url,
+        pool_size=READERS + 1,
+        max_overflow=0,
+        pool_pre_ping=True,
+        connect_args={name: n for name, n in seconds.items() if name not in url.query},
+    )
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, _: object) -> None:
+        connection.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
+        connection.commit()
+
+    return engine
+
+
+def _is_out_of_reach(error: Exception) -> bool:
+    """Whether any other write would have failed as well, and may have waited as long."""
+    if not isinstance(error, OperationalError):
+        return False
+    cause = error.orig
+    if isinstance(cause, sqlite3.Error):
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN)
+    state: str | None = getattr(cause, "sqlstate", None)
+    return state is None or state.startswith(_OUT_OF_REACH)
 
 
 def _told(error: SQLAlchemyError) -> StoreError:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Connection,
     and_,
     delete,
+    false,
     func,
     insert,
     literal,
@@ -23,14 +24,17 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 
-from frontend.store.database import Database
+from frontend.store.database import Database, StoreError
 from frontend.store.schema import conversation_items, conversations, responses
 
 LEASE_SECONDS = 20.0
 BATCH = 500
 """Rows that one transaction deletes: others wait no longer than for that."""
 VACUUM_PAGES = 1000
+MAX_ID = 256
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class Store:
 
     async def begin(self, response: StoredResponse) -> None:
         """Store a response that begins, as this process's."""
+        _check_ids(response.id)
         row = {name: getattr(response, name) for name in StoredResponse.__slots__}
         row |= {"owner": self._owner, "alive_until": self._lease(), "cancel_requested": False}
         await self._database.write(lambda connection: connection.execute(insert(responses), row))
@@ -181,7 +186,8 @@ class Store:
     def _delete_old(self, connection: Connection, now: float) -> bool:
         """Delete a batch; whether there may be more."""
         stale = conversations.c.used_at < now - self._max_age
-        connection.execute(delete(conversations).where(_oldest(conversations, "used_at", stale)))
+        work = delete(conversations).where(_oldest(conversations, "used_at", stale))
+        unused = connection.execute(work).rowcount
         total = connection.execute(select(func.count()).select_from(responses)).scalar_one()
         excess = min(max(0, total - self._max_count), BATCH)
         ended = responses.c.alive_until.is_(None)
@@ -194,7 +200,7 @@ class Store:
                 _oldest(responses, "created_at", ended, excess - deleted)
             )
             deleted += connection.execute(work).rowcount
-        return deleted >= BATCH
+        return deleted >= BATCH or unused >= BATCH
 
     def _response(self, row: Any) -> StoredResponse:
         found = StoredResponse(*row[: len(_COLUMNS)])
@@ -210,6 +216,7 @@ class Store:
         self, tenant: str, conversation_id: str, metadata: bytes, items: Items = ()
     ) -> StoredConversation:
         """A new conversation."""
+        _check_ids(conversation_id, *(item_id for item_id, _ in items))
         now = int(self._clock())
         row = {"tenant": tenant, "id": conversation_id, "created_at": now, "used_at": now}
 
@@ -246,6 +253,7 @@ class Store:
     async def add_items(self, tenant: str, conversation_id: str, items: Items) -> bool:
         """Append items; whether there is such a conversation. One whose id is there already is
         not added again."""
+        _check_ids(*(item_id for item_id, _ in items))
         used = (
             update(conversations)
             .where(_is(conversations, tenant, conversation_id))
@@ -279,14 +287,25 @@ class Store:
         """Delete an item of a conversation; whether there was one."""
         items = conversation_items
         work = delete(items).where(
-            items.c.tenant == tenant,
-            items.c.conversation_id == conversation_id,
-            items.c.id == item_id,
+            _is(items, tenant, item_id), items.c.conversation_id == conversation_id
         )
         return await self._database.write(lambda connection: _changed(connection, work))
 
 
+def is_id(text: str) -> bool:
+    """Whether something can be stored under an id: PostgreSQL knows no NUL, and has a limit."""
+    return len(text) <= MAX_ID and text.isprintable()
+
+
+def _check_ids(*ids: str) -> None:
+    for each in ids:
+        if not is_id(each):
+            raise StoreError(f"{each[:MAX_ID]!r} is no id")
+
+
 def _is(table: Any, tenant: str, row_id: str) -> ColumnElement[bool]:
+    if not is_id(row_id):
+        return false()
     return and_(table.c.tenant == tenant, table.c.id == row_id)
 
 
@@ -300,7 +319,12 @@ def _oldest(
 ) -> ColumnElement[bool]:
     """Whether a row is among the `count` oldest of those that meet a condition."""
     keys = (table.c.tenant, table.c.id)
-    found = select(*keys).where(condition).order_by(table.c[age], table.c.id).limit(count)
+    found = (
+        select(*keys)
+        .where(condition)
+        .order_by(table.c[age], table.c.id, table.c.tenant)
+        .limit(count)
+    )
     return tuple_(*keys).in_(found)
 
 
@@ -308,24 +332,20 @@ def _append(connection: Connection, tenant: str, conversation_id: str, items: It
     table = conversation_items
     here = and_(table.c.tenant == tenant, table.c.conversation_id == conversation_id)
     last = connection.execute(select(func.max(table.c.position)).where(here)).scalar()
-    known = set(
-        connection.execute(
-            select(table.c.id).where(here, table.c.id.in_([item_id for item_id, _ in items]))
-        ).scalars()
-    )
-    rows = []
-    for item_id, item in items:
-        if item_id not in known:
-            known.add(item_id)
-            rows.append({"id": item_id, "item": item})
     place = {"tenant": tenant, "conversation_id": conversation_id}
     first = 0 if last is None else last + 1
+    rows = [
+        place | {"id": item_id, "item": item, "position": first + n}
+        for n, (item_id, item) in enumerate(items)
+    ]
     if rows:
-        connection.execute(
-            insert(table),
-            [place | row | {"position": first + n} for n, row in enumerate(rows)],
-        )
+        new = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+        keys = [table.c.tenant, table.c.conversation_id, table.c.id]
+        connection.execute(new.on_conflict_do_nothing(index_elements=keys), rows)
 
 
 def _vacuum(connection: Connection) -> None:
-    connection.exec_driver_sql(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
+    # It gives a page back for each row that is read, and Python's sqlite3 reads one of them.
+    free = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
+    for _ in range(min(free, VACUUM_PAGES)):
+        connection.exec_driver_sql("PRAGMA incremental_vacuum(1)")
