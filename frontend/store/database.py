@@ -196,11 +196,12 @@ def _make_engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
         return create_engine(url, pool_size=READERS + 1, max_overflow=0, pool_pre_ping=True)
     assert url.database is not None
-    directory = Path(url.database).parent
+    path = Path(url.database)
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)  # what people have said is for nobody else to read
     except OSError as error:
-        raise StoreError(f"cannot make {directory}: {error.strerror}") from error
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
     engine = create_engine(
         url,
         pool_size=READERS + 1,

@@ -9,17 +9,20 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Table,
     and_,
     delete,
     func,
     insert,
     literal,
     select,
+    true,
     tuple_,
     update,
 )
@@ -66,7 +69,8 @@ Items = Sequence[tuple[str, bytes]]
 class Store:
     """An open store. Everything raises StoreError if the database fails.
 
-    Responses are kept for `max_age` seconds, and `max_count` of them. `clock` gives unix seconds.
+    Responses are kept for `max_age` seconds, and `max_count` of them; so are conversations, by
+    when they were last added to. `clock` gives unix seconds.
     """
 
     def __init__(
@@ -173,26 +177,25 @@ class Store:
             .values(status="failed", alive_until=None)
         )
         await self._database.write(lambda connection: connection.execute(died))
-        while await self._database.write(lambda c: self._delete_old(c, now)):
-            pass
+        for table in (responses, conversations):
+            while await self._database.write(partial(self._delete_old, table=table, now=now)):
+                pass
         if self._database.is_sqlite:
-            await self._database.write(_vacuum)
+            while await self._database.write(_vacuum):
+                pass
 
-    def _delete_old(self, connection: Connection, now: float) -> bool:
-        """Delete a batch; whether there may be more."""
-        stale = conversations.c.used_at < now - self._max_age
-        connection.execute(delete(conversations).where(_oldest(conversations, "used_at", stale)))
-        total = connection.execute(select(func.count()).select_from(responses)).scalar_one()
+    def _delete_old(self, connection: Connection, table: Table, now: float) -> bool:
+        """Delete a batch of what is too old or too much; whether there may be more."""
+        ended: ColumnElement[bool] = true()
+        age = "used_at"
+        if table is responses:
+            ended, age = responses.c.alive_until.is_(None), "created_at"
+        total = connection.execute(select(func.count()).select_from(table)).scalar_one()
         excess = min(max(0, total - self._max_count), BATCH)
-        ended = responses.c.alive_until.is_(None)
-        aged = and_(ended, responses.c.created_at < now - self._max_age)
-        deleted = connection.execute(
-            delete(responses).where(_oldest(responses, "created_at", aged))
-        ).rowcount
+        aged = and_(ended, table.c[age] < now - self._max_age)
+        deleted = connection.execute(delete(table).where(_oldest(table, age, aged))).rowcount
         if deleted < excess:
-            work = delete(responses).where(
-                _oldest(responses, "created_at", ended, excess - deleted)
-            )
+            work = delete(table).where(_oldest(table, age, ended, excess - deleted))
             deleted += connection.execute(work).rowcount
         return deleted >= BATCH
 
@@ -327,5 +330,19 @@ def _append(connection: Connection, tenant: str, conversation_id: str, items: It
         )
 
 
-def _vacuum(connection: Connection) -> None:
-    connection.exec_driver_sql(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
+def _vacuum(connection: Connection) -> bool:
+    """Give a batch of free pages of a SQLite file back; whether there are more that it can."""
+    cursor = connection.connection.cursor()
+    try:
+        before = _free_pages(cursor)
+        # SQLite frees a page with each row that is fetched, and SQLAlchemy sees no rows.
+        cursor.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
+        cursor.fetchall()
+        return 0 < _free_pages(cursor) < before
+    finally:
+        cursor.close()
+
+
+def _free_pages(cursor: Any) -> int:
+    free: int = cursor.execute("PRAGMA freelist_count").fetchone()[0]
+    return free
