@@ -181,7 +181,7 @@ class Store:
             while await self._database.write(partial(self._delete_old, table=table, now=now)):
                 pass
         if self._database.is_sqlite:
-            while await self._database.write(_vacuum):
+            while await self._database.write(give_back_pages):
                 pass
 
     def _delete_old(self, connection: Connection, table: Table, now: float) -> bool:
@@ -193,9 +193,9 @@ class Store:
         total = connection.execute(select(func.count()).select_from(table)).scalar_one()
         excess = min(max(0, total - self._max_count), BATCH)
         aged = and_(ended, table.c[age] < now - self._max_age)
-        deleted = connection.execute(delete(table).where(_oldest(table, age, aged))).rowcount
+        deleted = connection.execute(delete(table).where(oldest(table, age, aged))).rowcount
         if deleted < excess:
-            work = delete(table).where(_oldest(table, age, ended, excess - deleted))
+            work = delete(table).where(oldest(table, age, ended, excess - deleted))
             deleted += connection.execute(work).rowcount
         return deleted >= BATCH
 
@@ -298,7 +298,7 @@ def _changed(connection: Connection, work: Any) -> bool:
     return changed > 0
 
 
-def _oldest(
+def oldest(
     table: Any, age: str, condition: ColumnElement[bool], count: int = BATCH
 ) -> ColumnElement[bool]:
     """Whether a row is among the `count` oldest of those that meet a condition."""
@@ -330,19 +330,18 @@ def _append(connection: Connection, tenant: str, conversation_id: str, items: It
         )
 
 
-def _vacuum(connection: Connection) -> bool:
+def give_back_pages(connection: Connection) -> bool:
     """Give a batch of free pages of a SQLite file back; whether there are more that it can."""
-    cursor = connection.connection.cursor()
-    try:
-        before = _free_pages(cursor)
-        # SQLite frees a page with each row that is fetched, and SQLAlchemy sees no rows.
-        cursor.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
-        cursor.fetchall()
-        return 0 < _free_pages(cursor) < before
-    finally:
-        cursor.close()
+    driver: Any = connection.connection.dbapi_connection
+    if not driver.in_transaction:
+        driver.execute("BEGIN IMMEDIATE")
+    before = _free_pages(driver)
+    for _ in range(min(before, VACUUM_PAGES)):
+        # Python's sqlite3 takes but one step of this statement, which is one page.
+        driver.execute("PRAGMA incremental_vacuum(1)")
+    return 0 < _free_pages(driver) < before
 
 
-def _free_pages(cursor: Any) -> int:
-    free: int = cursor.execute("PRAGMA freelist_count").fetchone()[0]
+def _free_pages(driver: Any) -> int:
+    free: int = driver.execute("PRAGMA freelist_count").fetchone()[0]
     return free

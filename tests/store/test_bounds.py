@@ -7,9 +7,13 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, Table, delete, insert, text, true
+from sqlalchemy.dialects.sqlite import dialect
 
 from frontend.store import Store, StoredResponse
-from frontend.store.store import BATCH
+from frontend.store.database import Database
+from frontend.store.schema import conversations, responses
+from frontend.store.store import BATCH, VACUUM_PAGES, give_back_pages, oldest
 
 TENANT = "acme"
 DAY = 24 * 3600.0
@@ -91,6 +95,76 @@ def test_the_file_stays_as_large_as_what_is_kept(tmp_path: Path) -> None:
 
     asyncio.run(scene())
     assert max(sizes) < 1.2 * sizes[0]
+
+
+def test_pages_are_given_back_in_batches(tmp_path: Path) -> None:
+    """Not each in a transaction of its own."""
+    clock, calls = Clock(), 0
+
+    async def scene() -> None:
+        nonlocal calls
+        async with opened(tmp_path / "db", clock, 1) as store:
+            await keep(store, range(100), clock, 50_000)
+            for one in range(100):
+                await store.delete(TENANT, f"resp_{one:06}")
+            database = Database(f"sqlite:///{tmp_path}/db")
+            try:
+                while await database.write(give_back_pages):
+                    calls += 1
+                free = text("PRAGMA freelist_count")
+                assert await database.read(lambda c: c.execute(free).scalar_one()) == 0
+            finally:
+                await database.close()
+
+    asyncio.run(scene())
+    assert 1 <= calls <= 100 * 100_000 / 4096 / VACUUM_PAGES + 1
+
+
+def test_giving_pages_back_commits_nothing_of_what_it_is_committed_with(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def fail(connection: Connection) -> None:
+        row = {"tenant": TENANT, "id": "conv_1", "created_at": 1, "used_at": 1, "metadata": b"{}"}
+        connection.execute(insert(conversations), row)
+        give_back_pages(connection)
+        raise ValueError
+
+    async def scene() -> None:
+        async with opened(tmp_path / "db", clock, 1) as store:
+            await keep(store, range(20), clock, 20_000)
+            await store.delete(TENANT, "resp_000001")
+            database = Database(f"sqlite:///{tmp_path}/db")
+            try:
+                with pytest.raises(ValueError):  # noqa: PT011
+                    await database.write(fail)
+            finally:
+                await database.close()
+            assert await store.get_conversation(TENANT, "conv_1") is None
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("table", [responses, conversations], ids=lambda table: table.name)
+def test_a_batch_is_found_without_a_look_at_all_that_is_kept(tmp_path: Path, table: Table) -> None:
+    """The oldest are the first of an index: others wait for a batch, whatever is kept."""
+    condition = responses.c.alive_until.is_(None) if table is responses else true()
+    age, index = ("created_at", "by_age") if table is responses else ("used_at", "by_use")
+    work = delete(table).where(oldest(table, age, condition))
+    statement = str(work.compile(dialect=dialect(), compile_kwargs={"literal_binds": True}))
+
+    async def scene() -> None:
+        database = Database(f"sqlite:///{tmp_path}/db")
+        try:
+            plan = await database.read(
+                lambda c: c.execute(text(f"EXPLAIN QUERY PLAN {statement}")).all()
+            )
+        finally:
+            await database.close()
+        steps = [row[3] for row in plan]
+        assert f"SCAN {table.name} USING INDEX {table.name}_{index}" in steps
+        assert "USE TEMP B-TREE FOR ORDER BY" not in steps
+
+    asyncio.run(scene())
 
 
 def test_a_file_that_cannot_shrink_is_used_as_it_is(tmp_path: Path) -> None:
