@@ -4,14 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 KERNELS := $(VENV)/kernels
+POSTGRESQL := $(firstword $(shell command -v postgres) $(wildcard /usr/lib/postgresql/*/bin/postgres))
 
-.PHONY: serve test test-vllm lint format bench bench-engine bench-store soak simulate clean
+.PHONY: serve test postgresql test-vllm lint format bench bench-engine bench-store soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
 
-test: $(STAMP) $(KERNELS)
+test: $(STAMP) $(KERNELS) $(if $(POSTGRESQL),,postgresql)
 	$(BIN)/python -m pytest -q
+
+postgresql:
+	@.ci/postgresql || echo "PostgreSQL cannot be installed: the tests that need it are skipped"
 
 # vLLM pins its own torch: an environment of its own. What it brings for images and sound is not
 # used, and has to fit its torch to be imported.
