@@ -9,11 +9,13 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Table,
     and_,
     delete,
     false,
@@ -21,6 +23,7 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    true,
     tuple_,
     update,
 )
@@ -70,7 +73,8 @@ Items = Sequence[tuple[str, bytes]]
 class Store:
     """An open store. Everything raises StoreError if the database fails.
 
-    Responses are kept for `max_age` seconds, and `max_count` of them. `clock` gives unix seconds.
+    Responses are kept for `max_age` seconds, and `max_count` of them; so are conversations, by
+    when they were last added to. `clock` gives unix seconds.
     """
 
     def __init__(
@@ -178,29 +182,27 @@ class Store:
             .values(status="failed", alive_until=None)
         )
         await self._database.write(lambda connection: connection.execute(died))
-        while await self._database.write(lambda c: self._delete_old(c, now)):
-            pass
+        for table in (responses, conversations):
+            while await self._database.write(partial(self._delete_old, table=table, now=now)):
+                pass
         if self._database.is_sqlite:
-            await self._database.write(_vacuum)
+            while await self._database.write(give_back_pages):
+                pass
 
-    def _delete_old(self, connection: Connection, now: float) -> bool:
-        """Delete a batch; whether there may be more."""
-        stale = conversations.c.used_at < now - self._max_age
-        work = delete(conversations).where(_oldest(conversations, "used_at", stale))
-        unused = connection.execute(work).rowcount
-        total = connection.execute(select(func.count()).select_from(responses)).scalar_one()
+    def _delete_old(self, connection: Connection, table: Table, now: float) -> bool:
+        """Delete a batch of what is too old or too much; whether there may be more."""
+        ended: ColumnElement[bool] = true()
+        age = "used_at"
+        if table is responses:
+            ended, age = responses.c.alive_until.is_(None), "created_at"
+        total = connection.execute(select(func.count()).select_from(table)).scalar_one()
         excess = min(max(0, total - self._max_count), BATCH)
-        ended = responses.c.alive_until.is_(None)
-        aged = and_(ended, responses.c.created_at < now - self._max_age)
-        deleted = connection.execute(
-            delete(responses).where(_oldest(responses, "created_at", aged))
-        ).rowcount
+        aged = and_(ended, table.c[age] < now - self._max_age)
+        deleted = connection.execute(delete(table).where(oldest(table, age, aged))).rowcount
         if deleted < excess:
-            work = delete(responses).where(
-                _oldest(responses, "created_at", ended, excess - deleted)
-            )
+            work = delete(table).where(oldest(table, age, ended, excess - deleted))
             deleted += connection.execute(work).rowcount
-        return deleted >= BATCH or unused >= BATCH
+        return deleted >= BATCH
 
     def _response(self, row: Any) -> StoredResponse:
         found = StoredResponse(*row[: len(_COLUMNS)])
@@ -314,7 +316,7 @@ def _changed(connection: Connection, work: Any) -> bool:
     return changed > 0
 
 
-def _oldest(
+def oldest(
     table: Any, age: str, condition: ColumnElement[bool], count: int = BATCH
 ) -> ColumnElement[bool]:
     """Whether a row is among the `count` oldest of those that meet a condition."""
@@ -344,8 +346,18 @@ def _append(connection: Connection, tenant: str, conversation_id: str, items: It
         connection.execute(new.on_conflict_do_nothing(index_elements=keys), rows)
 
 
-def _vacuum(connection: Connection) -> None:
-    # It gives a page back for each row that is read, and Python's sqlite3 reads one of them.
-    free = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
-    for _ in range(min(free, VACUUM_PAGES)):
-        connection.exec_driver_sql("PRAGMA incremental_vacuum(1)")
+def give_back_pages(connection: Connection) -> bool:
+    """Give a batch of free pages of a SQLite file back; whether there are more that it can."""
+    driver: Any = connection.connection.dbapi_connection
+    if not driver.in_transaction:
+        driver.execute("BEGIN IMMEDIATE")
+    before = _free_pages(driver)
+    for _ in range(min(before, VACUUM_PAGES)):
+        # Python's sqlite3 takes but one step of this statement, which is one page.
+        driver.execute("PRAGMA incremental_vacuum(1)")
+    return 0 < _free_pages(driver) < before
+
+
+def _free_pages(driver: Any) -> int:
+    free: int = driver.execute("PRAGMA freelist_count").fetchone()[0]
+    return free

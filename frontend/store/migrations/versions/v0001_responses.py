@@ -24,7 +24,14 @@ def upgrade() -> None:
         sa.Column("cancel_requested", sa.Boolean, nullable=False),
     )
     op.create_index("responses_by_age", "responses", ["created_at"])
-    op.create_index("responses_by_life", "responses", ["alive_until"])
+    runs = sa.text("alive_until IS NOT NULL")
+    op.create_index(
+        "responses_by_life",
+        "responses",
+        ["alive_until"],
+        sqlite_where=runs,
+        postgresql_where=runs,
+    )
     op.create_table(
         "conversations",
         sa.Column("tenant", sa.String, primary_key=True),
