@@ -15,7 +15,15 @@ from starlette.requests import ClientDisconnect
 from frontend import anthropic
 from frontend.admin import admin_routes
 from frontend.errors import ApiError, NotFoundError, ServerError, invalid_parameter
-from frontend.routes import chat, compact, conversations, messages, operations, responses
+from frontend.routes import (
+    chat,
+    compact,
+    completions,
+    conversations,
+    messages,
+    operations,
+    responses,
+)
 from frontend.routes.dependencies import request_id, service_of
 from frontend.service import Service
 
@@ -38,7 +46,7 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(Exception, _unexpected_error)
-    for module in (compact, responses, conversations, chat, messages, operations):
+    for module in (compact, responses, conversations, chat, completions, messages, operations):
         app.include_router(module.routes)
     app.include_router(admin_routes(service_of))
     return app
