@@ -3,21 +3,44 @@
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache, partial
 from http import HTTPStatus
 from importlib.metadata import version
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from frontend import anthropic
 from frontend.admin import admin_routes
 from frontend.errors import ApiError, NotFoundError, ServerError, invalid_parameter
-from frontend.routes import chat, compact, conversations, messages, operations, responses
+from frontend.openapi import describe
+from frontend.routes import (
+    chat,
+    compact,
+    completions,
+    conversations,
+    messages,
+    ollama,
+    operations,
+    responses,
+    tokens,
+)
 from frontend.routes.dependencies import request_id, service_of
 from frontend.service import Service
+
+DESCRIPTION = """\
+A server for gpt-oss (Harmony) models: OpenAI's Responses, Chat Completions and Completions, \
+Anthropic's Messages, and what their clients ask for besides. This page and its scripts come from \
+the server itself. Requests need the header `Authorization: Bearer KEY` if the server has keys."""
+
+APIS = (
+    *(compact, responses, conversations, chat, completions, messages),
+    *(tokens, ollama, operations),
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -32,15 +55,23 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
         yield
         await app.state.service.stop()
 
-    app = FastAPI(title="Antiphon", version=version("antiphon"), lifespan=lifespan)
+    app = FastAPIOffline(
+        redoc_url=None,
+        title="Antiphon",
+        description=DESCRIPTION,
+        version=version("antiphon"),
+        lifespan=lifespan,
+        static_url="/docs-static",
+    )
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(Exception, _unexpected_error)
-    for module in (compact, responses, conversations, chat, messages, operations):
+    for module in APIS:
         app.include_router(module.routes)
     app.include_router(admin_routes(service_of))
+    app.openapi = cache(partial(describe, app))  # type: ignore[method-assign]
     return app
 
 

@@ -43,9 +43,15 @@ from frontend.requests.responses import (
     ToolChoice,
 )
 from frontend.structured import Wanted
-from ipc.messages import ChatFormat, EngineInfo, MessagesFormat, ResponsesFormat, Sampling
+from ipc.messages import (
+    ChatFormat,
+    EngineInfo,
+    MessagesFormat,
+    OutputFormat,
+    ResponsesFormat,
+    Sampling,
+)
 
-OutputFormat = ResponsesFormat | ChatFormat | MessagesFormat
 ReasoningMember = Literal["reasoning", "reasoning_content"]
 
 BYTES_PER_TOKEN = 4
@@ -117,7 +123,7 @@ def responses_prompt(
     today: date,
 ) -> list[int]:
     """The prompt of a Responses request. Raises NotFoundError or InvalidRequestError."""
-    _check_model(request.model or engine.model, engine)
+    check_model(request.model or engine.model, engine)
     truncate = request.truncation == "auto"
     return _prompt(conversation, engine, renderer, today, "input", truncate=truncate)
 
@@ -131,7 +137,7 @@ def prepare_chat(
     reasoning_member: ReasoningMember = "reasoning",
 ) -> Prepared:
     """Render and check a Chat request. Raises NotFoundError or InvalidRequestError."""
-    _check_model(request.model, engine)
+    check_model(request.model, engine)
     conversation = from_chat(request)
     options = request.stream_options
     include_usage = bool(request.stream and options and options.include_usage)
@@ -152,7 +158,7 @@ def prepare_messages(
     request: MessagesRequest, engine: EngineInfo, renderer: PromptRenderer, today: date
 ) -> Prepared:
     """Render and check a Messages request. Raises NotFoundError or InvalidRequestError."""
-    _check_model(request.model, engine)
+    check_model(request.model, engine)
     conversation = from_messages(request)
     prompt = _messages_prompt(conversation, engine, renderer, today)
     if len(prompt) >= engine.context_length:
@@ -174,7 +180,7 @@ def count_prompt_tokens(
     request: MessagesPrompt, engine: EngineInfo, renderer: PromptRenderer, today: date
 ) -> int:
     """The tokens of a Messages request's prompt. Raises NotFoundError or InvalidRequestError."""
-    _check_model(request.model, engine)
+    check_model(request.model, engine)
     return len(_messages_prompt(from_messages(request), engine, renderer, today))
 
 
@@ -190,7 +196,8 @@ def _messages_prompt(
         raise prompt_too_long(limit, max(about, limit + 1)) from error
 
 
-def _check_model(model: str, engine: EngineInfo) -> None:
+def check_model(model: str, engine: EngineInfo) -> None:
+    """Raise NotFoundError for another model than the one that is served."""
     if model != engine.model:
         raise model_not_found(model)
 
@@ -231,7 +238,7 @@ def _prepared(
     return Prepared(
         model=engine.model,
         prompt=prompt,
-        sampling=_sampling(request, limit, logprobs, len(prompt), engine),
+        sampling=sampling_of(request, limit, logprobs, len(prompt), engine),
         format=output,
         streaming=streaming,
         tools=tuple(tool.name for tool in tools),
@@ -245,7 +252,7 @@ def _prepared(
     )
 
 
-def _sampling(
+def sampling_of(
     request: SamplingFields,
     limit: int | None,
     logprobs: int | None,

@@ -284,6 +284,20 @@ class MessagesFormat(Message, frozen=True, tag="messages"):
     preambles: bool = True
 
 
+class CompletionFormat(Message, frozen=True, tag="completion"):
+    """`POST /v1/completions`: what the model says is read as plain text. `echo` comes before it.
+
+    With `part` the stream is one choice of several, as in `ChatFormat`.
+    """
+
+    include_usage: bool = False
+    echo: str = ""
+    part: int | None = None
+
+
+OutputFormat = ResponsesFormat | ChatFormat | MessagesFormat | CompletionFormat
+
+
 class Resume(Message, frozen=True):
     """How far a moved stream had come: its client has all that its first `tokens` tokens made, and
     no event yet with the number `next_sequence`. `begun`: also the opening events."""
@@ -309,7 +323,7 @@ class Open(Message, frozen=True, tag="open"):
     model: str
     created: int
     prompt_tokens: int
-    format: ResponsesFormat | ChatFormat | MessagesFormat
+    format: OutputFormat
     streaming: bool
     tools: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()

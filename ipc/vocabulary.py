@@ -21,6 +21,7 @@ FILE_NAME = "o200k_base.tiktoken"
 
 # Harmony's special tokens; all ordinary tokens come before them.
 FIRST_SPECIAL = 199_998
+STARTOFTEXT = 199_998
 ENDOFTEXT = 199_999
 RETURN = 200_002
 CONSTRAIN = 200_003
@@ -29,6 +30,23 @@ START = 200_006
 END = 200_007
 MESSAGE = 200_008
 CALL = 200_012
+
+SPECIAL_NAMES = {
+    STARTOFTEXT: "<|startoftext|>",
+    ENDOFTEXT: "<|endoftext|>",
+    RETURN: "<|return|>",
+    CONSTRAIN: "<|constrain|>",
+    CHANNEL: "<|channel|>",
+    START: "<|start|>",
+    END: "<|end|>",
+    MESSAGE: "<|message|>",
+    CALL: "<|call|>",
+}
+
+
+def special_name(token: int) -> str:
+    """How a special token is written; most of them are reserved and mean nothing."""
+    return SPECIAL_NAMES.get(token, f"<|reserved_{token}|>")
 
 
 class VocabularyError(Exception):

@@ -6,29 +6,8 @@ from functools import lru_cache
 import msgspec
 
 from ipc.messages import TokenLogprobs
-from ipc.vocabulary import (
-    CALL,
-    CHANNEL,
-    CONSTRAIN,
-    END,
-    ENDOFTEXT,
-    FIRST_SPECIAL,
-    MESSAGE,
-    RETURN,
-    START,
-)
+from ipc.vocabulary import FIRST_SPECIAL, special_name
 from postproc_workers.tokens import token_table
-
-SPECIAL_NAMES = {
-    CALL: "<|call|>",
-    CHANNEL: "<|channel|>",
-    CONSTRAIN: "<|constrain|>",
-    END: "<|end|>",
-    ENDOFTEXT: "<|endoftext|>",
-    MESSAGE: "<|message|>",
-    RETURN: "<|return|>",
-    START: "<|start|>",
-}
 
 Scored = tuple[int, TokenLogprobs]
 """A token and its log-probabilities."""
@@ -38,7 +17,7 @@ def token_name(token: int) -> bytes:
     """The bytes of a token; of a special one those of its name."""
     if 0 <= token < FIRST_SPECIAL:
         return token_table().raw(token)
-    return SPECIAL_NAMES.get(token, f"<|reserved_{token}|>").encode()
+    return special_name(token).encode()
 
 
 def logprobs_json(scored: Iterable[Scored], *, with_bytes: bool) -> bytes:

@@ -1,10 +1,12 @@
-"""One stream's post-processing: its Harmony stream, its turn's limits and its encoder, as one."""
+"""One stream's post-processing: its token stream, its turn's limits and its encoder, as one."""
 
 from collections import Counter
-from typing import assert_never
+from collections.abc import Sequence
+from typing import Protocol, assert_never
 
 from ipc.messages import (
     ChatFormat,
+    CompletionFormat,
     Ending,
     ErrorResponse,
     Fail,
@@ -17,10 +19,12 @@ from ipc.messages import (
 from ipc.vocabulary import FIRST_SPECIAL
 from postproc_workers.encoders import CANCELLED, Encoder, Failure, Usage, server_error
 from postproc_workers.encoders.chat import ChatEncoder
+from postproc_workers.encoders.completions import CompletionEncoder
 from postproc_workers.encoders.messages import MessagesEncoder
 from postproc_workers.encoders.responses import ResponsesEncoder
-from postproc_workers.harmony import HarmonyStream
+from postproc_workers.harmony import HarmonyStream, MessageSink
 from postproc_workers.record import make_record
+from postproc_workers.text_stream import TextStream
 from postproc_workers.tokens import token_table
 from postproc_workers.turn_limits import TurnLimits
 
@@ -55,8 +59,30 @@ def make_encoder(opening: Open) -> Encoder:
             return ChatEncoder(opening, opening.format)
         case MessagesFormat():
             return MessagesEncoder(opening, opening.format)
+        case CompletionFormat():
+            return CompletionEncoder(opening, opening.format)
         case _:
             assert_never(opening.format)
+
+
+class TokenStream(Protocol):
+    """Reads the tokens of a turn into the messages of a sink."""
+
+    consumed: int
+    ended_early: bool
+    recovered: Counter[str]
+
+    @property
+    def in_text(self) -> bool: ...
+    def feed(self, tokens: Sequence[int]) -> bool: ...
+    def finish(self, cut: bool) -> None: ...
+
+
+def make_stream(opening: Open, sink: MessageSink) -> TokenStream:
+    """What reads the stream's tokens: as plain text, or as Harmony."""
+    if isinstance(opening.format, CompletionFormat):
+        return TextStream(sink, token_table())
+    return HarmonyStream(sink, token_table(), opening.tools)
 
 
 class PostProcessor:
@@ -79,7 +105,7 @@ class PostProcessor:
             if limited
             else None
         )
-        self._stream = HarmonyStream(self._limits or self._encoder, token_table(), opening.tools)
+        self._stream = make_stream(opening, self._limits or self._encoder)
         self.ended_early = False
         self.cached_tokens = 0
         self.next_sequence = 0

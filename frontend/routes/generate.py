@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -14,13 +15,14 @@ from frontend.routes.dependencies import request_id
 from frontend.service import Service
 from frontend.streams import Generation, StreamHandle
 from frontend.structured import constraint_of
-from ipc.messages import ChatFormat, Constraint, Open
+from ipc.messages import ChatFormat, CompletionFormat, Constraint, Open
 
 MakeMerge = Callable[[Open], Merge]
 
 
 class Planned:
-    """A request that can be started: as one stream, or as several of one reply."""
+    """A request that can be started: as one stream, or as several of one reply, whose numbers are
+    counted from `first`."""
 
     def __init__(
         self,
@@ -30,20 +32,22 @@ class Planned:
         constraint: Constraint | None,
         *,
         keep: bool = False,
+        first: int = 0,
     ) -> None:
         self.prepared = prepared
         self.keep = keep
         self._tenant = tenant
         self._response_id = response_id
         self._constraint = constraint
+        self._first = first
         self._created = int(time.time())
 
     def opening(self, stream_id: int, lease: int, choice: int | None = None) -> Open:
         """The Open of the request's stream, or of that of one of its choices."""
         prepared = self.prepared
         output = prepared.format
-        if choice is not None and isinstance(output, ChatFormat):
-            output = replace(output, part=choice)
+        if choice is not None and isinstance(output, ChatFormat | CompletionFormat):
+            output = replace(output, part=self._first + choice)
         return Open(
             stream_id,
             lease,
@@ -86,27 +90,25 @@ async def plan(prepared: Prepared, tenant: str, response_id: str, *, keep: bool 
 def generate(
     request: Request,
     service: Service,
-    planned: Planned,
-    *,
+    *planned: Planned,
     merge: MakeMerge | None = None,
     on_open: OnOpen | None = None,
     make_body: MakeBody | None = None,
 ) -> Response:
-    """The response that opens the streams of a request and sends what they say. Several choices
-    are merged by `merge`; for `on_open` and `make_body` see GenerationResponse."""
-    prepared = planned.prepared
+    """The response that opens the streams of a request, or those of each of its prompts, and sends
+    what they say. Several choices are merged by `merge`; for `on_open` and `make_body` see
+    GenerationResponse."""
+    streaming = planned[0].prepared.streaming
+    parts = [(one, choice) for one in planned for choice in range(one.prepared.choices)]
 
     def open_stream() -> StreamHandle | MergedStreams:
-        if prepared.choices == 1 or merge is None:
-            return service.streams.open(planned.generation())
+        if len(parts) == 1 or merge is None:
+            return service.streams.open(planned[0].generation())
         handles = open_all(
-            [
-                lambda choice=choice: service.streams.open(planned.generation(choice))  # type: ignore[misc]
-                for choice in range(prepared.choices)
-            ]
+            [partial(service.streams.open, one.generation(choice)) for one, choice in parts]
         )
-        return MergedStreams(handles, merge(handles[0].opening), prepared.streaming)
+        return MergedStreams(handles, merge(handles[0].opening), streaming)
 
     # The second name is Anthropic's.
     headers = dict.fromkeys(("x-request-id", "request-id"), request_id(request))
-    return GenerationResponse(open_stream, prepared.streaming, headers, on_open, make_body)
+    return GenerationResponse(open_stream, streaming, headers, on_open, make_body)

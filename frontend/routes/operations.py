@@ -63,7 +63,7 @@ async def health(service: TheService) -> JSONResponse:
 
 
 @routes.head("/metrics", include_in_schema=False)
-@routes.get("/metrics")
+@routes.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: TheService) -> PlainTextResponse:
     """Prometheus metrics, asked of workers and engine just now."""
     await service.refresh(REFRESH_SECONDS)

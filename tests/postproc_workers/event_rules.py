@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, get_args
 
 from openai import BaseModel
+from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
@@ -413,3 +414,55 @@ def check_completion(completion: Json) -> None:
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     reasoning = usage["completion_tokens_details"]["reasoning_tokens"]
     assert 0 <= reasoning <= usage["completion_tokens"]
+
+
+# --- completions -------------------------------------------------------------------------------
+
+LEGACY_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+
+
+def read_text_stream(body: bytes) -> Json:
+    """The completion object that the chunks of `/v1/completions` add up to."""
+    data = [data for _, data in frames(body)]
+    assert data[-1] == DONE
+    chunks = [json.loads(item) for item in data[:-1]]
+    usage = [chunk.pop("usage") for chunk in chunks if "usage" in chunk]
+    assert not usage or usage[:-1] == [None] * (len(chunks) - 1)
+    heads = [{name: chunk[name] for name in chunk if name != "choices"} for chunk in chunks]
+    assert all(head == heads[0] for head in heads)
+    whole: dict[int, Json] = {}
+    for chunk in chunks:
+        check_text_completion(chunk | {"usage": usage[-1] if usage else None})
+        for delta in chunk["choices"]:
+            choice = whole.setdefault(delta["index"], {"text": "", "logprobs": None})
+            assert "finish_reason" not in choice or choice["finish_reason"] is None
+            _add_text(choice, delta)
+    if usage:
+        assert chunks[-1]["choices"] == []
+        heads[0]["usage"] = usage[-1]
+    return heads[0] | {"choices": [whole[index] for index in sorted(whole)]}
+
+
+def _add_text(choice: Json, delta: Json) -> None:
+    choice["index"], choice["finish_reason"] = delta["index"], delta["finish_reason"]
+    choice["text"] += delta["text"]
+    if delta["logprobs"] is not None:
+        scored = choice["logprobs"] or {name: [] for name in LEGACY_LOGPROBS}
+        choice["logprobs"] = {name: scored[name] + delta["logprobs"][name] for name in scored}
+
+
+def check_text_completion(completion: Json) -> None:
+    """A completion object, or a chunk, whose choices may be unfinished."""
+    choices = [
+        choice | {"finish_reason": choice["finish_reason"] or "stop"}
+        for choice in completion["choices"]
+    ]
+    check_type(Completion, completion | {"choices": choices})
+    for choice in choices:
+        scored = choice["logprobs"]
+        if scored is not None:
+            assert tuple(scored) == LEGACY_LOGPROBS
+            assert len({len(column) for column in scored.values()}) == 1
+            assert scored["text_offset"] == sorted(scored["text_offset"])
+            named = zip(scored["tokens"], scored["top_logprobs"], strict=True)
+            assert all(token in top for token, top in named)

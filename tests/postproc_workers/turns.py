@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from frontend.prepare import responses_echo
 from frontend.requests.responses import parse_responses
-from ipc.messages import ChatFormat, Finish, MessagesFormat, Open, ResponsesFormat, TokenLogprobs
+from ipc.messages import (
+    ChatFormat,
+    CompletionFormat,
+    Finish,
+    MessagesFormat,
+    Open,
+    OutputFormat,
+    ResponsesFormat,
+    TokenLogprobs,
+)
 from ipc.vocabulary import RETURN
 from postproc_workers.encoders import Failure
 from postproc_workers.harmony import HarmonyStream
@@ -27,10 +36,14 @@ RESPONSES = ResponsesFormat(
     )
 )
 
+Format = OutputFormat
 Steps = Sequence[list[int]]
-Format = ResponsesFormat | ChatFormat | MessagesFormat
-
-_ID_PREFIX = {ResponsesFormat: "resp_", ChatFormat: "chatcmpl-", MessagesFormat: "msg_"}
+_ID_PREFIX = {
+    ResponsesFormat: "resp_",
+    ChatFormat: "chatcmpl-",
+    MessagesFormat: "msg_",
+    CompletionFormat: "cmpl-",
+}
 
 
 class Message(NamedTuple):

@@ -1,5 +1,6 @@
 """Any tokens, ended in any way: every event rule holds, and streamed is unstreamed."""
 
+import codecs
 import json
 from typing import Any
 
@@ -9,23 +10,28 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ipc.codec import record_of
-from ipc.messages import ChatFormat, Finish, MessagesFormat, Open, ResponsesFormat
+from ipc.messages import ChatFormat, CompletionFormat, Finish, MessagesFormat, Open, ResponsesFormat
+from ipc.vocabulary import FIRST_SPECIAL
 from postproc_workers.encoders import Failure
 from postproc_workers.replay import replay
 from postproc_workers.sealing import unseal
 from postproc_workers.testkit.strategies import soup, steps, texts, turns
+from postproc_workers.tokens import token_table
 from tests.postproc_workers.event_rules import (
     check_completion,
     check_response,
+    check_text_completion,
     read_chat_stream,
     read_responses_stream,
+    read_text_stream,
 )
 from tests.postproc_workers.messages_rules import check_message, read_messages_stream
 from tests.postproc_workers.turns import RESPONSES, Format, opening, post_process, process
 
 CHAT = ChatFormat(include_usage=True)
 MESSAGES = MessagesFormat()
-FORMATS = {"responses": RESPONSES, "chat": CHAT, "messages": MESSAGES}
+COMPLETION = CompletionFormat(include_usage=True)
+FORMATS = {"responses": RESPONSES, "chat": CHAT, "messages": MESSAGES, "completions": COMPLETION}
 ANY_TOKENS = turns().map(lambda turn: turn.tokens) | soup()
 FINISHES = st.builds(Finish, st.sampled_from(("stop", "length")))
 FAILURES = st.builds(
@@ -45,6 +51,8 @@ def formats(output: Format) -> st.SearchStrategy[Any]:
     if isinstance(output, MessagesFormat):
         shown = st.sampled_from(("shown", "omitted", "hidden"))
         return st.builds(MessagesFormat, shown, st.booleans())
+    if isinstance(output, CompletionFormat):
+        return st.builds(CompletionFormat, st.just(output.include_usage), st.just("") | texts())
     if isinstance(output, ChatFormat):
         names = st.sampled_from(("reasoning", "reasoning_content"))
         return st.builds(ChatFormat, st.just(output.include_usage), names)
@@ -188,6 +196,30 @@ def test_a_failure_ends_a_streamed_message(
     if streamed.message["stop_reason"] is None:
         assert streamed.error is not None
         assert streamed.error["message"] == failure.message
+
+
+@given(opens(COMPLETION, streaming=True), ANY_TOKENS, FINISHES, st.booleans())
+def test_a_streamed_text_is_the_unstreamed_one(
+    opened: Open, tokens: list[int], finish: Finish, scored: bool
+) -> None:
+    streamed = read_text_stream(post_process(opened, [tokens], finish, scored=scored))
+    plain = json.loads(post_process(unstreamed(opened), [tokens], finish, scored=scored))
+    check_text_completion(plain)
+    assert plain == streamed
+
+
+@given(ANY_TOKENS, FINISHES, texts())
+def test_a_text_is_all_that_the_model_says(tokens: list[int], finish: Finish, echo: str) -> None:
+    opened = opening(CompletionFormat(echo=echo), streaming=False)
+    completion = json.loads(post_process(opened, [tokens], finish))
+    [choice] = completion["choices"]
+    raw = b"".join(token_table().raw(token) for token in tokens if 0 <= token < FIRST_SPECIAL)
+    if finish.reason == "stop":
+        assert choice["text"] == echo + raw.decode(errors="replace")
+    else:  # a glyph that was cut is not shown
+        assert choice["text"] == echo + codecs.getincrementaldecoder("utf-8")("replace").decode(raw)
+    assert choice["finish_reason"] == finish.reason
+    assert completion["usage"]["completion_tokens"] == len(tokens)
 
 
 @given(ANY_TOKENS, FINISHES)
