@@ -1,6 +1,7 @@
 """The OpenAPI description of the whole application, which `/openapi.json` serves."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -76,11 +77,29 @@ def _hoist_body(operation: JsonObject, schemas: JsonObject) -> None:
 
 def _hoisted(schema: JsonObject, schemas: JsonObject) -> JsonObject:
     name = schema["title"]
-    whole = dict(schema)
-    for inner, definition in whole.pop("$defs", {}).items():
-        schemas[f"{name}.{inner}"] = definition
-    schemas[name] = whole
-    return {"$ref": f"#/components/schemas/{name}"}
+    definitions = {
+        f"{name}.{inner}": definition for inner, definition in schema.get("$defs", {}).items()
+    }
+    refused = {_reference(inner) for inner, found in definitions.items() if "x-refused" in found}
+    whole = {member: value for member, value in schema.items() if member != "$defs"}
+    for inner, definition in {**definitions, name: whole}.items():
+        if "x-refused" not in definition:
+            schemas[inner] = _without(refused, definition)
+    return {"$ref": _reference(name)}
+
+
+def _reference(name: str) -> str:
+    return f"#/components/schemas/{name}"
+
+
+def _without(refused: set[str], value: Any) -> Any:
+    """A schema without the alternatives that are always refused."""
+    if isinstance(value, dict):
+        return {member: _without(refused, child) for member, child in value.items()}
+    if isinstance(value, list):
+        kept = [one for one in value if not (isinstance(one, dict) and one.get("$ref") in refused)]
+        return [_without(refused, one) for one in kept]
+    return value
 
 
 def _add_events(operation: JsonObject, schemas: JsonObject) -> None:
@@ -100,7 +119,7 @@ def _can_stream(operation: JsonObject, schemas: JsonObject) -> bool:
 def _add_errors(operation: JsonObject) -> None:
     responses = operation["responses"]
     responses.pop("422", None)  # FastAPI's own error, which is told as a 400
-    told = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in _SCHEMAS]}
+    told = {"anyOf": [{"$ref": _reference(name)} for name in _SCHEMAS]}
     for status, description in (("4XX", "The client's mistake"), ("5XX", "A fault of the server")):
         responses[status] = {
             "description": description,

@@ -20,6 +20,7 @@ from frontend.requests.fields import (
     OtherInput,
     OtherTool,
     PlainFormat,
+    RefusedModel,
     RequestModel,
     SamplingFields,
     Shallow,
@@ -84,7 +85,7 @@ class CustomCall(RequestModel):
     custom: CalledCustomTool
 
 
-class OtherCall(RequestModel):
+class OtherCall(RefusedModel):
     """A call of another type: always refused."""
 
     type: Annotated[Any, refuse("only calls of functions and custom tools are known", "function")]
@@ -130,7 +131,7 @@ class ToolMessage(RequestModel):
     content: Content
 
 
-class OtherMessage(RequestModel):
+class OtherMessage(RefusedModel):
     """A message of another role: always refused, since none of these names reaches it."""
 
     role: Literal["developer", "system", "user", "assistant", "tool"]

@@ -38,6 +38,12 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
 
 
+class RefusedModel(RequestModel):
+    """The branch of a union that is there for its error alone, and that no client is told of."""
+
+    model_config = ConfigDict(json_schema_extra={"x-refused": True})
+
+
 RequestType = TypeVar("RequestType", bound=RequestModel)
 
 
@@ -128,7 +134,7 @@ def _refuse_part(kind: str) -> str:
     )
 
 
-class OtherPart(RequestModel):
+class OtherPart(RefusedModel):
     """An image, a file, audio, or something unknown: always refused."""
 
     type: Annotated[str, AfterValidator(_refuse_part)]
@@ -229,7 +235,7 @@ class PlainFormat(RequestModel):
     type: Literal["text", "json_object"]
 
 
-class OtherFormat(RequestModel):
+class OtherFormat(RefusedModel):
     """A format that is none: always refused, since none of these names reaches it."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -256,7 +262,7 @@ def choice_tag(value: object) -> str:
     return f"<{kind}>" if kind in ("function", "custom", "allowed_tools") else "<other>"
 
 
-class OtherChoice(RequestModel):
+class OtherChoice(RefusedModel):
     """The choice of a hosted tool, or of nothing that is known: always refused."""
 
     type: Annotated[
@@ -308,7 +314,7 @@ class TextInput(RequestModel):
     type: Literal["text"]
 
 
-class OtherInput(RequestModel):
+class OtherInput(RefusedModel):
     """A format of a custom tool's input that is none: always refused."""
 
     type: Literal["text", "grammar"]

@@ -18,6 +18,7 @@ from frontend.requests.fields import (
     ModelName,
     OtherPart,
     OtherTool,
+    RefusedModel,
     RequestModel,
     SamplingFields,
     Shallow,
@@ -149,7 +150,7 @@ class SystemMessage(RequestModel):
     content: Content
 
 
-class OtherMessage(RequestModel):
+class OtherMessage(RefusedModel):
     """A message of another role: always refused, since none of these names reaches it."""
 
     role: Literal["user", "assistant", "system"]

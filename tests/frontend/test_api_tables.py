@@ -2,6 +2,7 @@
 it says there. What is supported changes what is generated or told, what is refused is an error that
 names it, what is ignored changes nothing but what a response repeats."""
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,14 +13,18 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from anthropic.types.message_create_params import MessageCreateParamsBase
+from openai.types import completion_create_params
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
+from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
 from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from frontend.errors import ApiError
 from frontend.prepare import Prepared, prepare_chat, prepare_messages, prepare_responses
+from frontend.prepare_completions import prepare_completions
 from frontend.prompt import PromptRenderer
 from frontend.requests.chat import ChatRequest, parse_chat
+from frontend.requests.completions import CompletionRequest, parse_completion
 from frontend.requests.messages import MessagesRequest, parse_messages
 from frontend.requests.responses import ResponsesRequest, parse_responses
 from ipc.messages import EngineInfo, Finish, ResponsesFormat
@@ -152,6 +157,32 @@ MESSAGES_SAMPLES: Body = COMMON_SAMPLES | {
 }
 
 
+COMPLETIONS_SAMPLES: Body = COMMON_SAMPLES | {
+    "prompt": "Hello",
+    "special_tokens": True,
+    "max_tokens": 5,
+    "n": 2,
+    "best_of": 2,
+    "echo": True,
+    "logprobs": 3,
+    "stream_options": {"include_usage": True},
+    "suffix": "x",
+}
+
+
+COMPLETIONS_SAMPLES: Body = COMMON_SAMPLES | {
+    "prompt": "Hello",
+    "special_tokens": True,
+    "n": 2,
+    "echo": True,
+    "logprobs": 2,
+    "max_tokens": 5,
+    "stream_options": {"include_usage": True},
+    "best_of": 3,
+    "suffix": "x",
+}
+
+
 class Api:
     """One API: its body at the least, what goes with some parameters, and how it is prepared."""
 
@@ -189,11 +220,31 @@ def chat(body: bytes, engine: EngineInfo, renderer: PromptRenderer) -> Prepared:
     return prepare_chat(parse_chat(body), engine, renderer, TODAY)
 
 
+def completions(body: bytes, engine: EngineInfo, renderer: PromptRenderer) -> Prepared:
+    [prepared] = asyncio.run(prepare_completions(parse_completion(body), engine, renderer))
+    return prepared
+
+
 def messages(body: bytes, engine: EngineInfo, renderer: PromptRenderer) -> Prepared:
     return prepare_messages(parse_messages(body), engine, renderer, TODAY)
 
 
+def completions(body: bytes, engine: EngineInfo, renderer: PromptRenderer) -> Prepared:
+    [prepared] = asyncio.run(prepare_completions(parse_completion(body), engine, renderer))
+    return prepared
+
+
 APIS = {
+    "/v1/completions": Api(
+        {"model": MODEL, "prompt": "Hi"},
+        {
+            "special_tokens": {"prompt": "<|start|>user"},
+            "stream_options": {"stream": True},
+        },
+        COMPLETIONS_SAMPLES,
+        completions,
+        set(CompletionParams.__annotations__) | set(CompletionRequest.model_fields),
+    ),
     "/v1/responses": Api(
         {"model": MODEL, "input": "Hi"},
         {
@@ -215,6 +266,17 @@ APIS = {
         CHAT_SAMPLES,
         chat,
         set(ChatParams.__annotations__) | set(ChatRequest.model_fields),
+    ),
+    "/v1/completions": Api(
+        {"model": MODEL, "prompt": "Hi"},
+        {
+            "special_tokens": {"prompt": "<|end|>"},
+            "stream_options": {"stream": True},
+        },
+        COMPLETIONS_SAMPLES,
+        completions,
+        set(completion_create_params.CompletionCreateParamsBase.__annotations__)
+        | set(CompletionRequest.model_fields),
     ),
     "/v1/messages": Api(
         {"model": MODEL, "messages": [USER], "max_tokens": 100},
