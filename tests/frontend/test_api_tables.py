@@ -15,7 +15,6 @@ import pytest
 from anthropic.types.message_create_params import MessageCreateParamsBase
 from openai.types import completion_create_params
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
-from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
 from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
@@ -170,19 +169,6 @@ COMPLETIONS_SAMPLES: Body = COMMON_SAMPLES | {
 }
 
 
-COMPLETIONS_SAMPLES: Body = COMMON_SAMPLES | {
-    "prompt": "Hello",
-    "special_tokens": True,
-    "n": 2,
-    "echo": True,
-    "logprobs": 2,
-    "max_tokens": 5,
-    "stream_options": {"include_usage": True},
-    "best_of": 3,
-    "suffix": "x",
-}
-
-
 class Api:
     """One API: its body at the least, what goes with some parameters, and how it is prepared."""
 
@@ -229,22 +215,7 @@ def messages(body: bytes, engine: EngineInfo, renderer: PromptRenderer) -> Prepa
     return prepare_messages(parse_messages(body), engine, renderer, TODAY)
 
 
-def completions(body: bytes, engine: EngineInfo, renderer: PromptRenderer) -> Prepared:
-    [prepared] = asyncio.run(prepare_completions(parse_completion(body), engine, renderer))
-    return prepared
-
-
 APIS = {
-    "/v1/completions": Api(
-        {"model": MODEL, "prompt": "Hi"},
-        {
-            "special_tokens": {"prompt": "<|start|>user"},
-            "stream_options": {"stream": True},
-        },
-        COMPLETIONS_SAMPLES,
-        completions,
-        set(CompletionParams.__annotations__) | set(CompletionRequest.model_fields),
-    ),
     "/v1/responses": Api(
         {"model": MODEL, "input": "Hi"},
         {
