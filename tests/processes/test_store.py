@@ -119,7 +119,11 @@ def test_a_store_that_is_away_costs_no_answer(scripts: Path, tmp_path: Path) -> 
         assert texts(answer)[-1] == "Hello there, friend."
         server.wait_until(lambda: server.metrics()["antiphon_store_errors_total"] >= 1)
         assert f"response {answer['id']} is not stored" in server.log
-        assert server.get(f"{RESPONSES}/{before}")[0] >= 500
+        status, text = server.get(f"{RESPONSES}/{before}")
+        assert (status, "store of responses" in text) == (503, True)
+        again = responses_body(Seed.ANSWER, previous_response_id=before)
+        assert server.post(RESPONSES, again)[0] == 503
+        assert "Traceback" not in server.log.split("is not stored")[0]
         status, refused = server.post(RESPONSES, responses_body(Seed.ANSWER, background=True))
         assert status >= 500
         assert "stored" in refused["error"]["message"]
