@@ -16,7 +16,13 @@ from starlette.requests import ClientDisconnect
 
 from frontend import anthropic
 from frontend.admin import admin_routes
-from frontend.errors import ApiError, NotFoundError, ServerError, invalid_parameter
+from frontend.errors import (
+    ApiError,
+    NotFoundError,
+    OverloadedError,
+    ServerError,
+    invalid_parameter,
+)
 from frontend.openapi import describe
 from frontend.routes import (
     chat,
@@ -31,6 +37,7 @@ from frontend.routes import (
 )
 from frontend.routes.dependencies import request_id, service_of
 from frontend.service import Service
+from frontend.store import StoreError
 
 DESCRIPTION = """\
 A server for gpt-oss (Harmony) models: OpenAI's Responses, Chat Completions and Completions, \
@@ -67,6 +74,7 @@ def make_app(make_service: Callable[[], Service]) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_left)
+    app.add_exception_handler(StoreError, _store_error)
     app.add_exception_handler(Exception, _unexpected_error)
     for module in APIS:
         app.include_router(module.routes)
@@ -108,6 +116,13 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _client_left(request: Request, error: Exception) -> Response:
     """The client left before it had sent all of its request: nobody is there to be told."""
     return Response(status_code=400)
+
+
+async def _store_error(request: Request, error: Exception) -> Response:
+    """What the database says is for the log: it may name hosts and files."""
+    _logger.error("%s %s: the store failed: %s", request.method, request.url.path, error)
+    told = OverloadedError("The store of responses does not answer now.")
+    return _reply(request, told, told.status, told.headers())
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:

@@ -69,6 +69,16 @@ class ServiceCollector(Collector):
             "Outputs for streams that had ended.",
             streams.stale_outputs,
         )
+        yield GaugeMetricFamily(
+            "antiphon_responses_in_background",
+            "Responses that run without a client.",
+            self._service.responses.in_background,
+        )
+        yield CounterMetricFamily(
+            "antiphon_store_errors",
+            "Responses not stored, and other failures of the store.",
+            self._service.responses.errors,
+        )
         up = GaugeMetricFamily("antiphon_up", "Whether a process is connected.", labels=["process"])
         up.add_metric(["engine"], float(self._service.engine.info is not None))
         for worker in self._service.pool.load:

@@ -60,6 +60,7 @@ class ResponseState:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks = 0
         self._ticking: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
 
     @property
     def store(self) -> Store:
@@ -275,19 +276,24 @@ class ResponseState:
         cancelled."""
         self._ticks += 1
         if self._store is not None and (self._ticking is None or self._ticking.done()):
-            self._ticking = self._spawn(self._tick(self._ticks))
+            self._ticking = self._spawn(self._watched(self._tick(self._ticks)))
+        # A sweep may take longer than a lease lasts.
+        idle = self._sweeping is None or self._sweeping.done()
+        if self._store is not None and self._ticks % SWEEP_SECONDS == 1 and idle:
+            self._sweeping = self._spawn(self._watched(self._store.sweep()))
 
     async def _tick(self, number: int) -> None:
+        if number % RENEW_SECONDS == 0:
+            await self.store.renew()
+        if self._running:
+            for tenant, response_id in await self.store.cancellations():
+                running = self.running(tenant, response_id)
+                if running is not None:
+                    self._streams.cancel(running.handle)
+
+    async def _watched(self, work: Coroutine[None, None, None]) -> None:
         try:
-            if number % RENEW_SECONDS == 0:
-                await self.store.renew()
-            if number % SWEEP_SECONDS == 1:
-                await self.store.sweep()
-            if self._running:
-                for tenant, response_id in await self.store.cancellations():
-                    running = self.running(tenant, response_id)
-                    if running is not None:
-                        self._streams.cancel(running.handle)
+            await work
         except StoreError as error:
             self.errors += 1
             _logger.error("the store does not answer: %s", error)

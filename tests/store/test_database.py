@@ -390,11 +390,9 @@ def test_the_file_grows_no_further_when_as_much_goes_as_comes(
     stores.run(scenario)
 
 
-def test_a_full_disk_is_told_and_got_over(url: str) -> None:
+def test_a_full_disk_is_told_and_got_over(tmp_path: Path) -> None:
     """SQLite's limit of pages stands for the disk's."""
-    if not url.startswith("sqlite"):
-        pytest.skip("SQLite's alone")
-    stores = Stores(url)
+    stores = Stores(f"sqlite:///{tmp_path}/antiphon.db")
 
     async def scenario() -> None:
         store = stores.open()
