@@ -1,9 +1,9 @@
 """An engine without a model: it replays given tokens at given rates, with given errors, over the
 same messages. Tests and benchmarks start it as `python -m engine.scripted`.
 
-A request picks its script by its seed: script number `seed` of the list, without a seed the
-first. `max_tokens`, the context length and cancels are honoured; prompts are checked and
-otherwise not looked at.
+A request picks its script by its seed: script number `seed` of the list. Without a seed it is the
+first that is for its prompt and not used up. `max_tokens`, the context length and cancels are
+honoured; a prompt is checked and otherwise not looked at.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import logging
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -36,7 +37,7 @@ from ipc.messages import (
 )
 from ipc.process import EXIT_CONFIGURATION, log_to_standard_error
 from ipc.security import SecurityError
-from ipc.vocabulary import SIZE
+from ipc.vocabulary import SIZE, token_bytes
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,10 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
     the last token: `stop` ends the sequence with it, `length` does so as if max_tokens were
     reached, `repeat` starts over, `hang` says nothing any more, `freeze` lets the step of the last
     token never end.
+
+    `prompt` is a text that a request's prompt must hold, `times` how often the script is to be
+    found by that: so the turns of a conversation, or an error and what a second try brings, are
+    scripts that stand one after the other, the last turn first.
     """
 
     tokens: list[int] | str
@@ -69,6 +74,8 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
     delay: float = 0.0
     error: ScriptedError | None = None
     then: Literal["stop", "length", "repeat", "hang", "freeze"] = "stop"
+    prompt: str = ""
+    times: int | None = None
 
 
 class ScriptFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +115,9 @@ def _resolved(script: Script, traces: dict[str, list[int]]) -> Script:
     if script.error is not None and not _reached(script.error, script, tokens):
         raise ScriptFileError("a scripted error must come after 0 to all of the tokens")
     if script.tokens_per_step < 1 or script.interval < 0 or script.delay < 0:
-        raise ScriptFileError("tokens_per_step must be at least 1, times at least 0")
+        raise ScriptFileError("tokens_per_step must be at least 1, seconds at least 0")
+    if script.times is not None and script.times < 1:
+        raise ScriptFileError("times must be at least 1")
     return msgspec.structs.replace(script, tokens=tokens)
 
 
@@ -152,6 +161,8 @@ class ScriptedCore:
     ) -> None:
         self.info = info
         self._scripts = scripts
+        self._found = Counter[int]()
+        self._vocabulary = token_bytes() if any(script.prompt for script in scripts) else []
         self._clock = clock
         self._ledger = Ledger[Replay]()
         self._due: list[tuple[float, int, Replay]] = []
@@ -232,10 +243,23 @@ class ScriptedCore:
         )
 
     def _script(self, request: GenerationRequest) -> Script:
-        number = request.sampling.seed or 0
+        number = request.sampling.seed
+        if number is None:
+            return self._find(request.prompt)
         if not 0 <= number < len(self._scripts):
             raise RequestError("invalid_request", f"there is no script number {number}")
         return self._scripts[number]
+
+    def _find(self, prompt: Sequence[int]) -> Script:
+        """The first script that is for `prompt` and not used up, which counts as found."""
+        ordinary = (self._vocabulary[token] for token in prompt if token < len(self._vocabulary))
+        text = b"".join(ordinary)
+        for number, script in enumerate(self._scripts):
+            used_up = script.times is not None and self._found[number] >= script.times
+            if not used_up and script.prompt.encode() in text:
+                self._found[number] += 1
+                return script
+        raise RequestError("invalid_request", "there is no script for this prompt")
 
     def _schedule(self, replay: Replay, at: float) -> None:
         heapq.heappush(self._due, (at, next(self._order), replay))

@@ -17,6 +17,7 @@ from engine.scripted import (
     resolve,
 )
 from ipc.messages import ErrorResponse, Finish, Owner, Step, Tokens
+from ipc.vocabulary import START, token_bytes
 from tests.engine.builders import OWNER, make_request
 
 FOUR = [10, 11, 12, 13]
@@ -145,6 +146,32 @@ def test_the_seed_picks_the_script() -> None:
     ]
 
 
+def test_a_prompt_finds_its_script() -> None:
+    """The first that is for it and not used up, but where a seed names one."""
+    vocabulary = token_bytes()
+    word = {text: vocabulary.index(text) for text in (b"weather", b" sunny", b"other")}
+    core, clock = make_core(
+        Script([1], prompt="weather sunny"),
+        Script([2], prompt="weather", times=1),
+        Script([3], prompt="weather"),
+    )
+    asked: list[tuple[list[bytes], int | None]] = [
+        ([b"weather"], None),
+        ([b"weather"], None),
+        ([b"weather", b" sunny"], None),
+        ([b"other"], 1),
+        ([b"other"], None),
+    ]
+    for stream_id, (prompt, seed) in enumerate(asked, start=1):
+        tokens = [START, *(word[text] for text in prompt)]
+        core.add(OWNER, make_request(stream_id, prompt=tokens, seed=seed))
+    [(_, step)] = play(core, clock)
+    assert [tokens.ids for tokens in step.tokens] == [[2], [3], [1], [2]]
+    assert [(error.stream_id, error.message) for error in step.errors] == [
+        (5, "there is no script for this prompt")
+    ]
+
+
 def test_cancelled_stale_and_lost_sequences_say_nothing() -> None:
     core, clock = make_core(Script(FOUR))
     other = Owner(2, 1)
@@ -203,6 +230,7 @@ def test_a_file_with_traces(tmp_path: Path) -> None:
         ('{"scripts": [{"tokens": [1], "error": {"after": 2}}]}', "0 to all of the tokens"),
         ('{"scripts": [{"tokens": [1], "tokens_per_step": 0}]}', "at least 1"),
         ('{"scripts": [{"tokens": [1], "interval": -1}]}', "at least 0"),
+        ('{"scripts": [{"tokens": [1], "times": 0}]}', "times must be at least 1"),
         ('{"scripts": [{"tokens": [1], "pace": 1}]}', "unknown field"),
     ],
 )
