@@ -1,10 +1,11 @@
-"""One server on the demo model for all client tests."""
+"""One server on the demo model for all client tests, and one that says what scripts.py tells it."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.clients.scripts import write_scripts
 from tests.servers import Server, running
 
 MODEL = "antiphon-demo"
@@ -15,6 +16,14 @@ MakeAsyncClient = Callable[[], AsyncOpenAI]
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     with running("--num-postprocess-workers", "2") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    script = write_scripts(tmp_path_factory.mktemp("scripts"))
+    options = ["--script", str(script), "--served-model-name", MODEL]
+    with running(*options, "--num-postprocess-workers", "2") as server:
         yield server
 
 
@@ -33,9 +42,11 @@ def make_async_client(server: Server) -> MakeAsyncClient:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(server: Server) -> Iterator[None]:
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test no stream is live on any worker, and the engine holds no block."""
     yield
-    server.wait_until_idle()
-    metrics = server.metrics()
-    assert metrics["antiphon_engine_free_blocks"] == metrics["antiphon_engine_total_blocks"]
+    for name in {"server", "scripted"} & set(request.fixturenames):
+        server: Server = request.getfixturevalue(name)
+        server.wait_until_idle()
+        metrics = server.metrics()
+        assert metrics["antiphon_engine_free_blocks"] == metrics["antiphon_engine_total_blocks"]
