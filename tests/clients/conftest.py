@@ -1,6 +1,7 @@
 """One server on the demo model for all client tests, and one that says what scripts.py tells it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI, OpenAI
@@ -9,6 +10,7 @@ from tests.clients.scripts import write_scripts
 from tests.servers import Server, running
 
 MODEL = "antiphon-demo"
+NODE = Path(__file__).parent / "node"
 
 MakeAsyncClient = Callable[[], AsyncOpenAI]
 
@@ -24,6 +26,15 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     script = write_scripts(tmp_path_factory.mktemp("scripts"))
     options = ["--script", str(script), "--served-model-name", MODEL]
     with running(*options, "--num-postprocess-workers", "2") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def without_error_event(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same as `scripted`, but that a stream that fails has no `error` event."""
+    script = write_scripts(tmp_path_factory.mktemp("scripts"))
+    options = ["--script", str(script), "--served-model-name", MODEL]
+    with running(*options, "--stream-error-event", "off") as server:
         yield server
 
 

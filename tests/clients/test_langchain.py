@@ -1,6 +1,6 @@
 """LangChain's ChatOpenAI, on either API, against the scripted engine."""
 
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
@@ -39,9 +39,9 @@ def chat(server: Server, responses: bool) -> ChatOpenAI:
     )
 
 
-def joined(chunks: list[AIMessageChunk]) -> AIMessageChunk:
-    whole = chunks[0]
-    for chunk in chunks[1:]:
+def joined(pieces: Iterable[AIMessage]) -> AIMessageChunk:
+    whole, *chunks = [piece for piece in pieces if isinstance(piece, AIMessageChunk)]
+    for chunk in chunks:
         whole += chunk
     return whole
 
@@ -50,7 +50,7 @@ def joined(chunks: list[AIMessageChunk]) -> AIMessageChunk:
 def test_an_answer_streamed_equals_unstreamed(scripted: Server, responses: bool) -> None:
     model = chat(scripted, responses)
     whole = model.invoke(scripts.HELLO)
-    streamed = joined(list(model.stream(scripts.HELLO)))
+    streamed = joined(model.stream(scripts.HELLO))
     assert whole.text == streamed.text == scripts.GREETING
     assert whole.usage_metadata == streamed.usage_metadata
     assert whole.usage_metadata is not None
@@ -64,7 +64,7 @@ def test_a_tool_loop(scripted: Server, responses: bool, streamed: bool) -> None:
     history: list[BaseMessage] = [HumanMessage(scripts.WEATHER)]
 
     def turn() -> AIMessage:
-        return joined(list(model.stream(history))) if streamed else model.invoke(history)
+        return joined(model.stream(history)) if streamed else model.invoke(history)
 
     first = turn()
     assert first.text == scripts.PREAMBLE
