@@ -214,24 +214,6 @@ def test_one_sweep_deletes_all_conversations_that_are_too_old(tmp_path: Path, co
     asyncio.run(scene())
 
 
-def test_the_conversations_used_last_are_kept(tmp_path: Path) -> None:
-    clock = Clock()
-
-    async def scene() -> None:
-        async with opened(tmp_path / "db", clock, 5) as store:
-            for n in range(20):
-                await store.create_conversation(TENANT, f"conv_{n}", b"{}", [(f"i{n}", b"{}")])
-                clock.now += 1
-            assert await store.add_items(TENANT, "conv_3", [("more", b"{}")])
-            await store.sweep()
-            left = await kept(range(20), store.get_conversation, "conv_{}")
-            assert left == [3, 16, 17, 18, 19]
-            assert await store.conversation_items(TENANT, "conv_3") == [b"{}", b"{}"]
-            assert await store.conversation_items(TENANT, "conv_4") is None
-
-    asyncio.run(scene())
-
-
 def test_the_file_is_for_nobody_else_to_read(tmp_path: Path) -> None:
     directory, clock = tmp_path / "new", Clock()
 

@@ -292,6 +292,20 @@ def test_what_is_too_much_goes_the_oldest_first(stores: Stores) -> None:
     stores.run(scenario)
 
 
+def test_the_conversations_used_last_are_kept(stores: Stores) -> None:
+    async def scenario() -> None:
+        store = stores.open(max_count=3)
+        for n in range(6):
+            await store.create_conversation("acme", f"conv_{n}", b"{}", [("msg_1", b"{}")])
+            stores.now += 1
+        assert await store.add_items("acme", "conv_1", [("msg_2", b"{}")])
+        await store.sweep()
+        found = [await store.conversation_items("acme", f"conv_{n}") for n in range(6)]
+        assert found == [None, [b"{}", b"{}"], None, None, [b"{}"], [b"{}"]]
+
+    stores.run(scenario)
+
+
 def test_more_than_a_batch_goes_in_one_sweep(stores: Stores) -> None:
     count = 2 * BATCH + 3
 
