@@ -1,5 +1,6 @@
 """Any JSON at any place of a request gives a prepared request or an ApiError of 4xx."""
 
+import asyncio
 import copy
 from typing import Any
 
@@ -15,8 +16,10 @@ from frontend.prepare import (
     prepare_messages,
     prepare_responses,
 )
+from frontend.prepare_completions import prepare_completions
 from frontend.prompt import PromptRenderer
 from frontend.requests.chat import ChatRequest, parse_chat
+from frontend.requests.completions import CompletionRequest, parse_completion
 from frontend.requests.messages import (
     MessagesRequest,
     parse_messages,
@@ -122,6 +125,19 @@ MESSAGES: dict[str, Any] = {
     "thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"},
     "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
     "stop_sequences": ["x"],
+}
+
+COMPLETION: dict[str, Any] = {
+    "model": "gpt-oss-20b",
+    "prompt": [[1, 2], [200_006]],
+    "n": 2,
+    "best_of": 2,
+    "logprobs": 3,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "logit_bias": {"5": 1.0},
+    "special_tokens": True,
+    "stop": ["x"],
 }
 
 WORDS = st.sampled_from(
@@ -231,9 +247,21 @@ def test_messages(renderer: PromptRenderer, engine: EngineInfo, body: dict[str, 
 
 
 @PROFILE
+@given(mutated(COMPLETION, sorted(CompletionRequest.model_fields)))
+@example(COMPLETION)
+def test_completions(renderer: PromptRenderer, engine: EngineInfo, body: dict[str, Any]) -> None:
+    try:
+        request = parse_completion(msgspec.json.encode(body))
+        for prepared in asyncio.run(prepare_completions(request, engine, renderer)):
+            sendable(prepared)
+    except ApiError as error:
+        well_formed(error)
+
+
+@PROFILE
 @given(st.binary(max_size=40) | JSON.map(msgspec.json.encode))
 def test_any_body(body: bytes) -> None:
-    for parse in (parse_responses, parse_chat, parse_messages):
+    for parse in (parse_responses, parse_chat, parse_messages, parse_completion):
         try:
             parse(body)
         except ApiError as error:
