@@ -24,9 +24,14 @@ each_provider = pytest.mark.parametrize("provider", PROVIDERS)
 
 def node(program: str, server: Server, *arguments: str) -> dict[str, Any]:
     """What a program prints."""
-    command = [NODE / "node_modules/.bin/node", NODE / program, server.url, MODEL, *arguments]
+    command = [str(NODE / "node_modules/.bin/node"), str(NODE / program), server.url, MODEL]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=SECONDS, check=False, env=_environment()
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env=_environment(),
     )
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
