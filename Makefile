@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 KERNELS := $(VENV)/kernels
+CLIENTS := tests/clients/node
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -n)
 
-.PHONY: serve test postgresql test-vllm lint format bench bench-engine bench-store soak simulate clean
+.PHONY: serve test test-clients postgresql test-vllm lint format bench bench-engine bench-store soak simulate clean
 
 serve: $(STAMP)
 	$(BIN)/antiphon serve
@@ -29,6 +31,20 @@ postgresql:
 		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
 			postgresql > /dev/null; } } || \
 	echo "PostgreSQL is not installed, and cannot be: the tests that need it are skipped."
+
+# The clients that are no Python packages: SDKs for Node, Codex, Claude Code. Node itself is among
+# the packages that npm installs.
+test-clients: $(STAMP) $(CLIENTS)/node_modules/installed
+	$(BIN)/python -m pytest -q -m clients tests/clients
+
+$(CLIENTS)/node_modules/installed: $(CLIENTS)/package-lock.json
+	@command -v npm > /dev/null || { \
+		echo "Installing npm for the clients ..." && \
+		$(SUDO) apt-get -qq update > /dev/null && \
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install \
+			--no-install-recommends npm > /dev/null; }
+	cd $(CLIENTS) && npm ci --silent
+	touch $@
 
 # vLLM pins its own torch: an environment of its own. What it brings for images and sound is not
 # used, and has to fit its torch to be imported.

@@ -14,8 +14,11 @@ HELLO = "Say hello."
 WEATHER = "How is it outside in Paris?"
 CITY = "Describe the capital of France in JSON."
 FAILING = "Say something and fail in the middle."
-FAILING_ONCE = "Fail the first time and say hello then."
 SHELL = "Count to 42 by the shell."
+BASH = "Count to 42 by bash."
+
+ONCE = ("codex", "claude")
+"""Whose tests have a first answer that fails."""
 
 GREETING = "Hello there, friend."
 REASONING = "A short answer will do."
@@ -52,6 +55,11 @@ def call(function: str, arguments: dict[str, str]) -> list[int]:
     )
 
 
+def failing_once(client: str) -> str:
+    """A question whose first answer fails, for one client's test."""
+    return f"This is {client}: fail the first time and say hello then."
+
+
 def write_scripts(directory: Path) -> Path:
     """The script file."""
     greeting = answer(GREETING)
@@ -61,10 +69,11 @@ def write_scripts(directory: Path) -> Path:
         Script(call("get_weather", {"city": "Paris"}), prompt=WEATHER),
         Script(answer(CITY_ANSWER), prompt=CITY),
         Script(greeting, prompt=FAILING, error=error),
-        Script(greeting, prompt=FAILING_ONCE, error=error, times=1),
-        Script(greeting, prompt=FAILING_ONCE),
+        *(Script(greeting, prompt=failing_once(c), error=error, times=1) for c in ONCE),
+        *(Script(greeting, prompt=failing_once(client)) for client in ONCE),
         Script(answer(SHELL_ANSWER), prompt=COMMAND_RESULT),
         Script(call("exec_command", {"cmd": COMMAND}), prompt=SHELL),
+        Script(call("Bash", {"command": COMMAND, "description": "Counts"}), prompt=BASH),
         Script(greeting, prompt=HELLO),
     ]
     path = directory / "scripts.json"

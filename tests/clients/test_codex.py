@@ -84,8 +84,10 @@ def test_a_shell_call_goes_round(codex: RunCodex, tmp_path: Path) -> None:
     assert said(events) == [scripts.PREAMBLE, scripts.SHELL_ANSWER], events
 
 
-def test_a_stream_that_fails_is_tried_again(codex: RunCodex) -> None:
-    assert said(codex(scripts.FAILING_ONCE))[-1] == scripts.GREETING
+def test_a_stream_that_fails_is_tried_again(codex: RunCodex, scripted: Server) -> None:
+    before = scripted.metrics()["antiphon_engine_errors_total"]
+    assert said(codex(scripts.failing_once("codex")))[-1] == scripts.GREETING
+    assert scripted.metrics()["antiphon_engine_errors_total"] == before + 1
 
 
 @pytest.mark.parametrize(
