@@ -1,5 +1,6 @@
 """One stream's post-processing: its token stream, its turn's limits and its encoder, as one."""
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, assert_never
@@ -85,6 +86,14 @@ def make_stream(opening: Open, sink: MessageSink) -> TokenStream:
     return HarmonyStream(sink, token_table(), opening.tools)
 
 
+def _packed(tokens: list[int]) -> "array[int]":
+    """Token ids in a tenth of a list's memory. What is too large for it is no token, as -1 is."""
+    try:
+        return array("i", tokens)
+    except OverflowError:
+        return array("i", [token if abs(token) < 2**31 else -1 for token in tokens])
+
+
 class PostProcessor:
     """Turns the tokens of one stream into the bytes for its client.
 
@@ -111,7 +120,7 @@ class PostProcessor:
         self.next_sequence = 0
         self.record = b""
         self._keep = opening.keep
-        self._tokens: list[int] = []
+        self._tokens = array("i")
         self._logprobs: list[TokenLogprobs] | None = None
 
     def open(self) -> None:
@@ -119,7 +128,7 @@ class PostProcessor:
 
     def feed(self, tokens: list[int], logprobs: list[TokenLogprobs] | None = None) -> None:
         if self._keep:
-            self._tokens += tokens
+            self._tokens += _packed(tokens)
             if logprobs is not None:
                 self._logprobs = (self._logprobs or []) + logprobs
         if logprobs is None:
@@ -145,7 +154,7 @@ class PostProcessor:
     def _remember(self, ending: Ending) -> None:
         if self._keep:
             self.record = make_record(
-                self._opening, self._tokens, ending, self.cached_tokens, self._logprobs
+                self._opening, self._tokens.tolist(), ending, self.cached_tokens, self._logprobs
             )
 
     def take(self) -> bytes:
