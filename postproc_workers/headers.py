@@ -129,12 +129,22 @@ class HeaderReader:
             return None
         gap, recipient = match.groups()
         if recipient in self._tools:
-            self._recovered["recipient"] += 1
+            if "." not in recipient:
+                self._recovered["recipient"] += 1
             return recipient
         if recipient in _NOT_TOOLS or (gap and not recipient.startswith(FUNCTIONS)):
             self._recovered["recipient"] += 1
             return None
-        return recipient.removeprefix(FUNCTIONS)
+        name = recipient.removeprefix(FUNCTIONS)
+        return name if name in self._tools else self._in_a_namespace(name)
+
+    def _in_a_namespace(self, name: str) -> str:
+        """The one declared tool that has this name in a namespace of its own, else `name`."""
+        found = [tool for tool in self._tools if tool.endswith(f".{name}")]
+        if len(found) != 1:
+            return name
+        self._recovered["recipient"] += 1
+        return found[0]
 
     def _channel(self, channel: str, role: str) -> str:
         text = _RECIPIENT.sub("", channel).strip()

@@ -578,3 +578,22 @@ def test_no_flood_is_read_more_than_a_few_times(flood: tuple[str | int, ...]) ->
         stream.feed([token])
     stream.finish(cut=True)
     assert table.asked <= 6 * len(tokens)
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "mended"),
+    [
+        ("agents.spawn", "agents.spawn", False),
+        ("functions.agents.spawn", "agents.spawn", False),
+        ("functions.spawn", "agents.spawn", True),
+        ("functions.wait", "wait", False),  # two have that name
+        ("functions.search", "search", False),
+        ("functions.other", "other", False),
+    ],
+)
+def test_tools_of_namespaces(written: str, name: str, mended: bool) -> None:
+    tools = ("search", "agents.spawn", "agents.wait", "jobs.wait")
+    markup = f"<|channel|>commentary to={written} <|constrain|>json<|message|>{{}}<|call|>"
+    turn = read([encode(markup)], tools=tools)
+    assert turn.messages == [Message(Kind.CALL, "{}", name)]
+    assert bool(turn.recovered) is mended
