@@ -37,13 +37,16 @@ postgresql:
 test-clients: $(STAMP) $(CLIENTS)/node_modules/installed
 	$(BIN)/python -m pytest -q -m clients tests/clients
 
+# `npm ci` of npm 9, which Debian has, makes no link to an optional package's program; a rebuild does.
 $(CLIENTS)/node_modules/installed: $(CLIENTS)/package-lock.json
 	@command -v npm > /dev/null || { \
+		command -v apt-get > /dev/null && \
 		echo "Installing npm for the clients ..." && \
 		$(SUDO) apt-get -qq update > /dev/null && \
 		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install \
-			--no-install-recommends npm > /dev/null; }
-	cd $(CLIENTS) && npm ci --silent
+			--no-install-recommends npm > /dev/null; } || { \
+		echo "npm is not installed, and cannot be: the clients need it." >&2; exit 1; }
+	cd $(CLIENTS) && npm ci --loglevel=error > /dev/null && npm rebuild --loglevel=error > /dev/null
 	touch $@
 
 # vLLM pins its own torch: an environment of its own. What it brings for images and sound is not

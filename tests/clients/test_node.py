@@ -69,7 +69,7 @@ def test_openai_streams_a_call(scripted: Server, api: str) -> None:
 @each_api
 def test_openai_is_told_of_an_error_in_mid_stream(scripted: Server, api: str) -> None:
     found = node("openai.mjs", scripted, api, "text", scripts.FAILING)
-    assert found["error"], found
+    assert (found["error"], found["message"]) == ("APIError", scripts.FAILURE), found
 
 
 @each_provider
@@ -100,8 +100,8 @@ def test_the_ai_sdk_is_told_of_an_error_in_mid_stream(
     """@ai-sdk/open-responses cannot read the `error` event."""
     server = without_error_event if provider == "open-responses" else scripted
     found = node("ai.mjs", server, provider, "text", scripts.FAILING, "")
-    assert found["errors"], found
-    assert "thrown" not in found
+    assert "text-delta" in found["parts"], found
+    assert found["errors"] == [scripts.FAILURE]
 
 
 @pytest.mark.parametrize("provider", ["openai", "open-responses"])
