@@ -13,7 +13,7 @@ serve: $(STAMP)
 	$(BIN)/antiphon serve
 
 test: $(STAMP) $(KERNELS) postgresql
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 # The tests start a server of their own; without PostgreSQL's programs those that need one are
 # skipped. Debian's package would make and start a cluster, which nobody asked for.

@@ -17,12 +17,11 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import platformdirs
-from alembic import command
-from alembic.config import Config
-from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DisconnectionError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
+
+from frontend.store.schema import VERSION, VERSION_TABLE
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -38,7 +37,6 @@ MAX_TOGETHER = 512
 """Writes of one transaction."""
 _MIGRATION_LOCK = 0x616E7469
 """Of PostgreSQL's advisory locks, one that nobody else will take."""
-_MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 _OUT_OF_REACH = ("08", "57P", "55P03")
@@ -214,22 +212,35 @@ def _fail(entries: Sequence[tuple[Work[Any], _Waiter]], error: Exception) -> Non
 def migrate(engine: Engine) -> None:
     """Bring the tables up to date; of several processes that try at once, one does it. Raises
     StoreError."""
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     try:
+        with engine.connect() as connection:
+            if _is_current(connection):
+                return
+        from frontend.store.upgrade import VersionError, upgrade
+
         with engine.connect() as connection:
             if engine.dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             else:
                 lock = text("SELECT pg_advisory_xact_lock(:lock)")
                 connection.execute(lock, {"lock": _MIGRATION_LOCK})
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            try:
+                upgrade(connection)
+            except VersionError as error:
+                raise StoreError(
+                    f"its tables are of another version of this server: {error}"
+                ) from error
             connection.commit()
     except SQLAlchemyError as error:
         raise _told(error) from error
-    except CommandError as error:
-        raise StoreError(f"its tables are of another version of this server: {error}") from error
+
+
+def _is_current(connection: Connection) -> bool:
+    """Whether there is nothing to be done."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return False
+    found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608
+    return found.scalar() == VERSION
 
 
 def _make_engine(url: URL) -> Engine:

@@ -15,6 +15,10 @@ from sqlalchemy import (
 )
 
 metadata = MetaData()
+
+VERSION_TABLE = "antiphon_schema"
+VERSION = "0001"
+"""The last of the migrations."""
 RUNS = text("alive_until IS NOT NULL")
 
 responses = Table(

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from frontend.store import Store, StoreError
 from frontend.store.database import Database, checked_url
-from frontend.store.schema import metadata
+from frontend.store.schema import VERSION, VERSION_TABLE, metadata
 
 SECRET = "s3cret"
 
@@ -44,9 +44,10 @@ def test_the_migrations_make_the_tables_of_the_schema(url: str) -> None:
     open_and_close(url)
     engine = create_engine(checked_url(url))
     with engine.connect() as connection:
-        options = {"version_table": "antiphon_schema", "compare_type": True}
+        options = {"version_table": VERSION_TABLE, "compare_type": True}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, metadata) == []
+        assert context.get_current_revision() == VERSION
         assert set(metadata.tables) <= set(inspect(connection).get_table_names())
     engine.dispose()
 

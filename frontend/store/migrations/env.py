@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from frontend.store.schema import metadata
+from frontend.store.schema import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    version_table="antiphon_schema",
+    version_table=VERSION_TABLE,
 )
 context.run_migrations()
