@@ -129,7 +129,13 @@ def compile_constraint(constraint: Constraint) -> CompiledConstraint:
     calls, must_call = constraint.calls, constraint.must_call
     first, later = (
         _compiled(
-            header_text(calls, must_call=must_call, reasoned=reasoned, custom=constraint.custom)
+            header_text(
+                calls,
+                must_call=must_call,
+                reasoned=reasoned,
+                custom=constraint.custom,
+                preamble=constraint.final is None,
+            )
         )
         for reasoned in (False, True)
     )

@@ -88,11 +88,16 @@ def recipient(name: str) -> str:
 
 
 def header_text(
-    calls: Collection[str], *, must_call: bool, reasoned: bool, custom: Collection[str] = ()
+    calls: Collection[str],
+    *,
+    must_call: bool,
+    reasoned: bool,
+    custom: Collection[str] = (),
+    preamble: bool = True,
 ) -> str:
     """A grammar for what stands between `<|start|>assistant` and a message's text, in the forms in
     which gpt-oss writes it; `calls` are the tools that can be called, `custom` those of them whose
-    calls hold no JSON.
+    calls hold no JSON; without `preamble` nothing is said but reasoning, calls and an answer.
 
     With `must_call` a call has to follow, or an analysis unless the turn has `reasoned` before.
     Raises GrammarError.
@@ -103,7 +108,7 @@ def header_text(
     opens = {
         "call": bool(calls),
         "analysis": not (must_call and reasoned),
-        "preamble": not must_call,
+        "preamble": preamble and not must_call,
         "answer": not must_call,
     }
     rules = {
@@ -145,6 +150,7 @@ def check_constraint(constraint: Constraint) -> None:
         must_call=constraint.must_call,
         reasoned=False,
         custom=constraint.custom,
+        preamble=constraint.final is None,
     )
     complaint = LLMatcher.validate_grammar(header, limits=LIMITS)
     if complaint:

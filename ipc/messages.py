@@ -90,9 +90,10 @@ class Grammar(Message, frozen=True):
 
 
 class Constraint(Message, frozen=True):
-    """What a turn must be like; its reasoning and its preambles are always free.
+    """What a turn must be like; its reasoning is always free.
 
-    `final` is for the text of the final message. `calls` are the tools that can be called, by
+    `final` is for the text of the final message; clients read all that is said as that, so there
+    are no preambles then. `calls` are the tools that can be called, by
     name (`Open.tools` tells its form), with the grammars of their arguments; None leaves a text
     free. Those of the tools in `custom` are no JSON. `must_call` lets the turn end only in a call.
     """

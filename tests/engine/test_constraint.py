@@ -161,11 +161,20 @@ CALL_HEADERS = [
     "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant"])  # fmt: skip
 @pytest.mark.parametrize("header", HEADERS + CALL_HEADERS)
 def test_headers_as_gpt_oss_writes_them(before: str, header: str) -> None:
-    for constraint in (FREE, STRICT, Constraint(final=JSON, calls={"f": None})):
+    preamble = "<|channel|>commentary<|message|>" in f"{before}{header}<|message|>"
+    bound = () if preamble else (FREE, Constraint(final=JSON, calls={"f": None}))
+    for constraint in (STRICT, *bound):
         allowed = allowed_after(constraint, before + header)
         assert allowed is not None
         assert MESSAGE in allowed
         assert allowed_after(constraint, before + header + "<|message|>")
+
+
+def test_beside_a_bound_answer_nothing_is_said() -> None:
+    """Clients join all that is said, and read it as JSON."""
+    assert text_of(allowed_after(FINAL, "<|channel|>")).isdisjoint({"commentary", "comment"})
+    assert MESSAGE not in (allowed_after(FREE, "<|channel|>commentary") or ())
+    assert MESSAGE in (allowed_after(STRICT, "<|channel|>commentary") or ())
 
 
 @pytest.mark.parametrize("header", CALL_HEADERS)

@@ -52,7 +52,7 @@ def test_tools(edge: Edge, api: Any, tools: Any, named: Any) -> None:
     assert constraint(prepare(tools=tools(STRICT, G))) == Constraint(
         calls={"f": GRAMMAR, "g": None}
     )
-    assert constraint(prepare(tools=tools(STRICT), tool_choice="none")) is None
+    assert constraint(prepare(tools=tools(STRICT), tool_choice="none")) == Constraint()
     both: dict[str, Grammar | None] = {"f": GRAMMAR, "g": ANY_OBJECT}
     required = prepare(tools=tools(F, G), tool_choice="required")
     assert constraint(required) == Constraint(calls=both, must_call=True)
