@@ -26,8 +26,6 @@ from ipc.grammars import LIMITS, GrammarError, error_of, grammar_text, header_te
 from ipc.messages import Constraint, Grammar
 from ipc.vocabulary import (
     CALL,
-    CHANNEL,
-    CONSTRAIN,
     END,
     ENDOFTEXT,
     FIRST_SPECIAL,
@@ -36,20 +34,11 @@ from ipc.vocabulary import (
     SIZE,
     START,
     install_vocabulary,
+    special_name,
     token_bytes,
 )
 
 WORDS = SIZE // 32
-_SPECIAL_NAMES = {
-    ENDOFTEXT: "<|endoftext|>",
-    RETURN: "<|return|>",
-    CONSTRAIN: "<|constrain|>",
-    CHANNEL: "<|channel|>",
-    START: "<|start|>",
-    END: "<|end|>",
-    MESSAGE: "<|message|>",
-    CALL: "<|call|>",
-}
 _RECIPIENT = re.compile(rb" to=(?:functions\.)?(\S+)")
 CACHED_GRAMMARS = 128
 """A usual one takes 1 MB, and one made to be large up to 25 (measured)."""
@@ -72,7 +61,7 @@ class _Vocabulary:
     def __init__(self) -> None:
         ordinary = token_bytes()
         self.special_token_ids = list(range(len(ordinary), SIZE))
-        names = (_SPECIAL_NAMES.get(i, f"<|reserved_{i}|>") for i in self.special_token_ids)
+        names = map(special_name, self.special_token_ids)
         self.tokens = [*ordinary, *(name.encode() for name in names)]
         install_vocabulary()
         self._encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)

@@ -113,17 +113,22 @@ Tool = Annotated[
 Tools = Annotated[list[Tool], ShortList]
 
 
-class NamedTool(RequestModel):
-    """The choice of one tool, by its name."""
+class InNamespace(RequestModel):
+    """What names a tool, perhaps one in a namespace."""
 
-    type: Literal["function", "custom"]
-    name: ToolName
-    namespace: ToolName | None = None
+    name: CalledName
+    namespace: CalledName | None = None
 
     @property
     def full_name(self) -> str:
         """The name with its namespace."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+
+class NamedTool(InNamespace):
+    """The choice of one tool, by its name."""
+
+    type: Literal["function", "custom"]
 
 
 class AllowedTools(RequestModel):
@@ -163,34 +168,20 @@ class ReasoningItem(RequestModel):
     encrypted_content: str | None = None
 
 
-class FunctionCallItem(RequestModel):
+class FunctionCallItem(InNamespace):
     """A past call of a function."""
 
     type: Literal["function_call"]
     call_id: str
-    name: CalledName
     arguments: str
-    namespace: CalledName | None = None
-
-    @property
-    def full_name(self) -> str:
-        """The name with its namespace."""
-        return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
-class CustomCallItem(RequestModel):
+class CustomCallItem(InNamespace):
     """A past call of a custom tool."""
 
     type: Literal["custom_tool_call"]
     call_id: str
-    name: CalledName
     input: str
-    namespace: CalledName | None = None
-
-    @property
-    def full_name(self) -> str:
-        """The name with its namespace."""
-        return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
 class CallOutputItem(RequestModel):
