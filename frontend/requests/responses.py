@@ -37,7 +37,6 @@ from frontend.requests.fields import (
     decode_body,
     format_tag,
     input_tag,
-    parse_body,
     refuse,
     string_member,
     tool_tag,
@@ -433,8 +432,8 @@ class CompactRequest(RequestModel):
     previous_response_id: str | None = None
 
 
-def parse_prompt(body: bytes) -> PromptFields:
+def check_prompt(value: JsonObject) -> PromptFields:
     """The body of `POST /v1/responses/input_tokens`. Raises InvalidRequestError."""
-    request = parse_body(PromptFields, body)
+    request = validated(PromptFields, value)
     check_input(request)
     return request

@@ -2,9 +2,9 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -18,9 +18,9 @@ from frontend.requests.responses import (
     ItemReference,
     PromptFields,
     ResponsesRequest,
+    check_prompt,
     check_responses,
     parse_items,
-    parse_prompt,
 )
 from frontend.routes.dependencies import Body, Tenant, TheService, request_id, today
 from frontend.routes.generate import Planned, generate, plan
@@ -35,6 +35,8 @@ from frontend.streams import NoEngineError, NoWorkerError, StreamHandle, TooMany
 POLL_SECONDS = 0.25
 """How often the store is asked for the end of a response that runs elsewhere."""
 
+Asked = TypeVar("Asked", bound=PromptFields)
+
 routes = APIRouter(tags=["responses"])
 
 
@@ -44,10 +46,7 @@ async def create_response(
 ) -> Response:
     """Generate a response (OpenAI's Responses API)."""
     value = decode_body(body)
-    asked = check_responses(value)
-    if _refers(asked):
-        value["input"] = await service.responses.resolved(tenant, asked, value["input"])
-        asked = check_responses(value)
+    asked = await _resolved(service, tenant, value, check_responses)
     keep = service.responses.keeps(asked)
     root = secrets.token_hex(16)
     prepared = prepare_responses(
@@ -83,10 +82,16 @@ def _open(service: Service, planned: Planned) -> StreamHandle:
         raise OverloadedError(f"The server cannot take this request now: {error}.") from error
 
 
-def _refers(asked: ResponsesRequest) -> bool:
-    return isinstance(asked.input, list) and any(
-        isinstance(item, ItemReference) for item in asked.input
-    )
+async def _resolved(
+    service: Service, tenant: str, value: JsonObject, check: Callable[[JsonObject], Asked]
+) -> Asked:
+    """The request that a body is, with the items in its input that it only refers to."""
+    asked = check(value)
+    given = asked.input
+    if isinstance(given, list) and any(isinstance(item, ItemReference) for item in given):
+        value["input"] = await service.responses.resolved(tenant, given, value["input"])
+        asked = check(value)
+    return asked
 
 
 async def _history(service: Service, tenant: str, asked: PromptFields) -> list[JsonObject]:
@@ -98,7 +103,7 @@ async def _history(service: Service, tenant: str, asked: PromptFields) -> list[J
 @routes.post("/v1/responses/input_tokens", openapi_extra=body_schema(PromptFields))
 async def count_input_tokens(service: TheService, tenant: Tenant, body: Body) -> JsonObject:
     """How many tokens the prompt of a request has."""
-    asked = parse_prompt(body)
+    asked = await _resolved(service, tenant, decode_body(body), check_prompt)
     history = parse_items(await _history(service, tenant, asked))
     conversation = from_responses(asked, history, partial(service.responses.unseal, tenant))
     prompt = responses_prompt(asked, conversation, service.model, service.renderer, today())

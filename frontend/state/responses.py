@@ -11,7 +11,7 @@ import msgspec
 from frontend.errors import InvalidRequestError, NotFoundError, ServerError
 from frontend.generation_response import OnEnd
 from frontend.requests.fields import JsonObject
-from frontend.requests.responses import ItemReference, ResponsesRequest
+from frontend.requests.responses import Item, ItemReference, ResponsesRequest
 from frontend.state.event_log import EventLog
 from frontend.state.items import response_of
 from frontend.store import Store, StoredResponse, StoreError
@@ -103,13 +103,12 @@ class ResponseState:
         return []
 
     async def resolved(
-        self, tenant: str, request: ResponsesRequest, given: Sequence[JsonObject]
+        self, tenant: str, items: Sequence[Item], given: Sequence[JsonObject]
     ) -> list[JsonObject]:
-        """The `given` input of a request with the items in it that it refers to. Raises
+        """The `given` input, whose `items` these are, with those that it only refers to. Raises
         InvalidRequestError for a reference to nothing."""
-        assert isinstance(request.input, list)
         found: list[JsonObject] = []
-        for place, (item, raw) in enumerate(zip(request.input, given, strict=True)):
+        for place, (item, raw) in enumerate(zip(items, given, strict=True)):
             if isinstance(item, ItemReference):
                 found.append(await self._item(tenant, item.id, f"input[{place}].id"))
             else:

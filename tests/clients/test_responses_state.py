@@ -128,6 +128,8 @@ def test_items_are_referred_to(client: OpenAI) -> None:
     assert one.usage is not None
     assert two.usage is not None
     assert one.usage.input_tokens == two.usage.input_tokens
+    counted = client.responses.input_tokens.count(model=MODEL, input=[*referring, *more])
+    assert counted.input_tokens == two.usage.input_tokens
     listed = client.responses.input_items.list(two.id, order="asc").data
     assert [item.id for item in listed[:-1]] == [given.id, *(item.id for item in first.output)]
     for missing in ("rs_" + "0" * 32 + "00", "anything"):
