@@ -123,7 +123,7 @@ def test_items_are_referred_to(client: OpenAI) -> None:
     said += [item.to_dict() for item in first.output]
     referring: list[Any] = [{"type": "item_reference", "id": given.id}]
     referring += [{"type": "item_reference", "id": item.id} for item in first.output]
-    more = [{"role": "user", "content": "And of Spain?"}]
+    more: list[Any] = [{"role": "user", "content": "And of Spain?"}]
     one, two = (ask(client, input=items + more) for items in (said, referring))
     assert one.usage is not None
     assert two.usage is not None

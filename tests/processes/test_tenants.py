@@ -61,7 +61,7 @@ def test_no_route_tells_of_anothers(server: Server, keys: tuple[Path, dict[str, 
         path = route.format(r=response_id, c=conversation_id)
         missing = route.format(r=NOT_THERE, c="conv_" + "0" * 32)
         (status, told), (_, not_there) = (
-            server.request(method, asked_for, **blue) for asked_for in (path, missing)
+            server.request(method, asked_for, None, **blue) for asked_for in (path, missing)
         )
         assert status == 404, (method, path)
         # Word for word what is said of what was never there.
@@ -76,7 +76,7 @@ def test_no_route_tells_of_anothers(server: Server, keys: tuple[Path, dict[str, 
         for path in ("/v1/responses", "/v1/responses/input_tokens"):
             status, _ = server.post(path, asked | members, **blue)
             assert status in (400, 404), (path, members)
-    status, _ = server.request("GET", f"/v1/responses/{response_id}", **red)
+    status, _ = server.request("GET", f"/v1/responses/{response_id}", None, **red)
     assert status == 200
     status, _ = server.request("GET", f"/v1/responses/{response_id}")
     assert status == 401
@@ -91,7 +91,7 @@ def test_ids_that_are_none(
 ) -> None:
     header = {"authorization": keys[1]["red"]}
     for path in ("/v1/responses/", "/v1/conversations/"):
-        status, told = server.request("GET", path + response_id, **header)
+        status, told = server.request("GET", path + response_id, None, **header)
         assert status == 404, told
         assert '"error"' in told
     body = {"model": "scripted", "input": "Hi", "previous_response_id": response_id + "\x00"}
