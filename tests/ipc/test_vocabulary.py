@@ -39,7 +39,8 @@ def test_install_writes_once_and_mends_damage(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "packed", [b"rubbish", gzip.compress(b"aGk= 0\n", mtime=0), gzip.compress(b"x" * 1000)[:-9]]
+    "packed",
+    [b"rubbish", gzip.compress(b"aGk= 0\n", mtime=0), gzip.compress(b"x" * 1000, mtime=0)[:-9]],
 )
 def test_damaged_data_is_a_clear_error(
     cache: Path, packed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
