@@ -65,10 +65,15 @@ class ResponseState:
     @property
     def store(self) -> Store:
         """The store. Raises InvalidRequestError if this server keeps nothing."""
+        return self._store_for(None)
+
+    def _store_for(self, param: str | None) -> Store:
+        """The same for a parameter, which the error names."""
         if self._store is None:
             raise InvalidRequestError(
                 "This server stores nothing (it was started with --store none).",
                 code="unsupported_value",
+                param=param,
             )
         return self._store
 
@@ -81,7 +86,7 @@ class ResponseState:
         """Whether the response to a request is stored. Raises InvalidRequestError where it has to
         be and cannot."""
         if request.background:
-            return self.store is not None
+            return self._store_for("background") is not None
         return self._store is not None and request.store is not False
 
     def unseal(self, tenant: str, kind: SealedKind, sealed: str) -> str | None:
@@ -95,7 +100,8 @@ class ResponseState:
     ) -> list[JsonObject]:
         """The items that a request continues. Raises InvalidRequestError or NotFoundError."""
         if previous_response_id is not None:
-            chain = await self.store.chain(tenant, previous_response_id, MAX_CHAIN)
+            store = self._store_for("previous_response_id")
+            chain = await store.chain(tenant, previous_response_id, MAX_CHAIN)
             self._check_chain(chain, previous_response_id)
             return await asyncio.to_thread(self._items, chain)
         if conversation_id is not None:
@@ -138,14 +144,16 @@ class ResponseState:
         return items
 
     async def _conversation_items(self, tenant: str, conversation_id: str) -> list[JsonObject]:
-        found = await self.store.conversation_items(tenant, conversation_id)
+        store = self._store_for("conversation")
+        found = await store.conversation_items(tenant, conversation_id)
         if found is None:
             raise conversation_not_found(conversation_id)
         return [msgspec.json.decode(item) for item in found]
 
     async def _item(self, tenant: str, item_id: str, param: str) -> JsonObject:
         response_id = response_of(item_id)
-        stored = await self.store.get(tenant, response_id) if response_id else None
+        store = self._store_for(param)
+        stored = await store.get(tenant, response_id) if response_id else None
         if stored is not None:
             for item in await asyncio.to_thread(self._items, [stored]):
                 if item["id"] == item_id:

@@ -103,3 +103,11 @@ def test_an_address_that_is_taken() -> None:
         pytest.raises(StartError, match=r"cannot listen at 127\.0\.0\.1, port"),
     ):
         cli._check_address("127.0.0.1", taken.getsockname()[1])
+
+
+def test_an_idle_connection_outlasts_a_minute(run: list[RunSettings]) -> None:
+    """Load balancers keep theirs for 60 s; who closes first resets what is just being sent."""
+    assert serve()[0] == 0
+    assert run.pop().frontend.keep_alive_seconds > 60
+    assert serve("--keep-alive-seconds", "7")[0] == 0
+    assert run.pop().frontend.keep_alive_seconds == 7

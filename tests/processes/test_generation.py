@@ -90,14 +90,6 @@ def test_a_call(server: Server, path: str) -> None:
         assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Paris"}'
 
 
-def without_ids(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    for event in pieces:
-        for member in ("item_id", "response"):
-            event.pop(member, None)
-        event.get("item", {}).pop("id", None)
-    return pieces
-
-
 def test_all_tokens_in_one_step_make_the_same_events(server: Server) -> None:
     one, all_at_once = (
         [{k: v for k, v in event.items() if "id" not in k and k != "response"} for event in pieces]

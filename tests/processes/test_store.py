@@ -139,9 +139,15 @@ def test_without_a_store(scripts: Path) -> None:
     with running(*arguments(scripts, "none")) as server:
         status, answer = server.post(RESPONSES, responses_body(Seed.ANSWER))
         assert (status, answer["store"]) == (200, False)
-        for member in ({"background": True}, {"previous_response_id": answer["id"]}):
+        reference = {"type": "item_reference", "id": answer["output"][0]["id"]}
+        for param, member in (
+            ("background", {"background": True}),
+            ("previous_response_id", {"previous_response_id": answer["id"]}),
+            ("conversation", {"conversation": "conv_1"}),
+            ("input[0].id", {"input": [reference]}),
+        ):
             status, refused = server.post(RESPONSES, responses_body(Seed.ANSWER, **member))
-            assert status == 400
+            assert (status, refused["error"]["param"]) == (400, param)
             assert "--store none" in refused["error"]["message"]
         assert server.get(f"{RESPONSES}/{answer['id']}")[0] in (400, 404)
 
